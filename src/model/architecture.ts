@@ -301,6 +301,8 @@ export interface RopeTable {
   readonly share?: number;
   /** True: the class rotates only the first `partial_rotary_factor` of a head. Others read no such key. */
   readonly partial?: boolean;
+  /** Nothing is rotated unless a key has this value. */
+  readonly when?: { readonly key: string; readonly is: string };
   /** True: with an explicit null as theta nothing is rotated. */
   readonly nullable?: true;
   /** Blocks without a window rotate nothing: always, or only where `sliding_window` says that there are windows. */
@@ -435,7 +437,8 @@ export interface ExpertsTable {
     /** A tensor [E] that is added to the shares when experts are chosen, and not to their weights. */
     readonly choiceBias?: string;
   };
-  /** Keys of config.json: E, k and the experts' intermediate size. */
+  /** Keys of config.json: E, k and the experts' intermediate size. `noneUpTo`: with so many or fewer no block has any. */
+  readonly noneUpTo?: number;
   readonly count: readonly string[];
   readonly perToken: readonly string[];
   readonly intermediate: readonly string[];
@@ -482,6 +485,8 @@ export interface ExpertsTable {
   readonly blockTypes?: string;
   /** Blocks with (index + 1) divisible by this have experts, unless the list under `denseBlocks` has the index. */
   readonly every: Setting<number>;
+  /** Which of so many it is, in the place of the last. */
+  readonly offset?: Setting<number>;
   readonly denseBlocks: string;
   /** Key of the list of all blocks with experts; where it is absent the rest decides. */
   readonly sparseBlocks?: string;
@@ -497,7 +502,8 @@ export interface ExpertsTable {
 }
 
 export interface SharedExpertTable {
-  readonly names: { readonly gate: string; readonly up: string; readonly down: string };
+  /** `gateUp`: the linear of gate and up, the rows of one after those of the other; the two are names of its parts. */
+  readonly names: { readonly gate: string; readonly up: string; readonly down: string; readonly gateUp?: string };
   /** Its intermediate size: a key of its own, or so many times the experts'. */
   readonly intermediate: { readonly keys: readonly string[] } | { readonly times: Setting<number> };
   /** A linear to one number, whose sigmoid multiplies the output. */

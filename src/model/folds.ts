@@ -1,5 +1,5 @@
 import type { AttentionPlan, BlockPlan, LinearPlan, ModelPlan, NormPlan } from './plan.js';
-import type { ExpertPlan, ExpertsPlan } from './plan-experts.js';
+import { type ExpertsPlan, expertInto, type SharedExpertPlan } from './plan-experts.js';
 import type { MlaPlan } from './plan-mla.js';
 import { projections } from './projections.js';
 
@@ -112,8 +112,15 @@ function upSites({ attention, mlp }: BlockPlan, index: number): ScaleSite[] {
   if (mlp.kind === 'gated') return [...values, site('up', mlp.up, mlp.down)];
   if (mlp.kind === 'fused') return [...values, site('up', mlp.gateUp, mlp.down, mlp.down.k)];
   if (mlp.kind !== 'experts' || mlp.gate.kind !== 'gated') return values;
-  const shared = mlp.shared ? [site('shared.up', mlp.shared.up, mlp.shared.down)] : [];
+  const shared = mlp.shared ? [sharedSite(mlp.shared, site)] : [];
   return [...values, ...mlp.experts.map(({ up, down }, e) => site(`experts.${e}.up`, up, down)), ...shared];
+}
+
+function sharedSite(
+  { up, down, fused }: SharedExpertPlan,
+  site: (name: string, up: LinearPlan, down: LinearPlan, start?: number) => ScaleSite,
+): ScaleSite {
+  return fused ? site('shared.up', fused, down, down.k) : site('shared.up', up, down);
 }
 
 const rowsOf = (linear: LinearPlan, starts: readonly number[] = [0]): FoldAxis[] => [
@@ -150,8 +157,8 @@ function streamLinears({ attention, mlp, perLayer }: BlockPlan): {
   } else feeds.push(projections(attention));
   if (mlp.kind === 'experts') {
     const { experts, shared } = mlp;
-    const all: ExpertPlan[] = [...experts, ...(shared ? [shared] : [])];
-    feeds.push(...all.map(({ gate, up }) => [gate, up]));
+    const all = [...experts, ...(shared ? [shared] : [])];
+    feeds.push(...all.map(expertInto));
     writers.push(...all.map(({ down }) => down));
     beside.push(...besideExperts(mlp));
   } else {
@@ -267,7 +274,16 @@ function mlpSites({ mlp }: BlockPlan, index: number): FoldSite[] {
   if (mlp.kind === 'experts')
     return [
       ...mlp.experts.map(({ gate, up, down }, e) => hidden(`experts.${e}.hidden`, [gate, up], down)),
-      ...(mlp.shared ? [hidden('shared.hidden', [mlp.shared.gate, mlp.shared.up], mlp.shared.down)] : []),
+      ...(mlp.shared
+        ? [
+            hidden(
+              'shared.hidden',
+              expertInto(mlp.shared),
+              mlp.shared.down,
+              mlp.shared.fused ? [0, mlp.shared.down.k] : [0],
+            ),
+          ]
+        : []),
     ];
   if (mlp.kind === 'fused') return [hidden('hidden', [mlp.gateUp], mlp.down, [0, mlp.down.k])];
   return [hidden('hidden', mlp.kind === 'gated' ? [mlp.gate, mlp.up] : [mlp.up], mlp.down)];

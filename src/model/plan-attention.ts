@@ -96,7 +96,7 @@ export function attentionPlanner(
   const temperature = temperaturePlan(config, table);
   return ({ prefix, index, layers, linear, branch }) => {
     const turns =
-      table.rope !== undefined && !hasNoTheta(config, table.rope) && !skipsRotation(config, table.rope, index);
+      table.rope !== undefined && !turnsNothing(config, table.rope) && !skipsRotation(config, table.rope, index);
     const sliding = isSliding(config, table.window, index, layers, turns);
     const kinds = { headDim: common, kvHeads: sliding ? stated * slidingKvHeads : stated };
     const { headDim, kvHeads, keysAsValues } = attentionSizes(config, table, index, sliding, kinds);
@@ -207,8 +207,9 @@ function slidingOnly(config: Config, { rope, window }: AttentionTable): boolean 
   return rope?.slidingOnly === 'always' || (rope?.slidingOnly === 'if-windowed' && windowSize(config, window) > 0);
 }
 
-/** Whether config.json has an explicit null in the place of a theta, where the class knows that. */
-function hasNoTheta(config: Config, table: RopeTable): boolean {
+/** Whether config.json says that nothing is rotated: in a key, or by an explicit null in the place of a theta, where the class knows that. */
+function turnsNothing(config: Config, table: RopeTable): boolean {
+  if (table.when && config.find(table.when.key)?.value !== table.when.is) return true;
   if (!table.nullable) return false;
   const inner = ropeParameters(config, table);
   const holder = inner?.has('rope_theta') ? inner : config;

@@ -46,7 +46,16 @@ export interface RoutingPlan {
   readonly bias: { readonly name: string; readonly shape: readonly number[] } | undefined;
 }
 
+/** The linears of an expert that read its input. */
+export function expertInto({ gate, up, fused }: ExpertPlan & { readonly fused?: LinearPlan }): LinearPlan[] {
+  return fused ? [fused] : [gate, up];
+}
+
 export interface SharedExpertPlan extends ExpertPlan {
+  /** One linear for gate and up, which are names of its parts. */
+  readonly fused?: LinearPlan;
+  /** Multiplies what it makes. */
+  readonly multiplier: number;
   readonly intermediate: number;
   readonly outputGate: LinearPlan | undefined;
 }
@@ -65,11 +74,12 @@ export function expertsRule(config: Config, table: ExpertsTable): (index: number
   const sparse = table.sparseBlocks === undefined ? undefined : config.find(table.sparseBlocks);
   const chosen = sparse && new Set(config.list(sparse.key, 'number'));
   const types = table.blockTypes === undefined ? [] : config.list(table.blockTypes, 'string');
+  const offset = table.offset === undefined ? every - 1 : settingNumber(config, table.offset);
   return (index) => {
     if (types.length > 0) return isSparse(config, table.blockTypes as string, types, index);
     if (chosen) return chosen.has(index);
     if (index < first || index > last || dense.has(index)) return false;
-    return every > 0 && (index + 1) % every === 0 && index % frequency === 0;
+    return every > 0 && index % every === offset && index % frequency === 0;
   };
 }
 
@@ -130,7 +140,7 @@ export function expertsPlan(
     gate: table.gate
       ? { kind: 'clamped', alpha: positive(config, table.gate.alpha), limit: positive(config, table.gate.limit) }
       : { kind: 'gated', activation },
-    shared: table.shared && sharedPlan(config, table.shared, inner, hidden, linear),
+    shared: table.shared && sharedPlan(config, table.shared, { inner, hidden, multiplier }, linear),
   };
 }
 
@@ -214,8 +224,7 @@ function groupsOf(
 function sharedPlan(
   config: Config,
   table: SharedExpertTable,
-  expertInner: number,
-  hidden: number,
+  { inner: expertInner, hidden, multiplier }: Readonly<Record<'inner' | 'hidden' | 'multiplier', number>>,
   linear: (name: string, n: number, k: number) => LinearPlan,
 ): SharedExpertPlan | undefined {
   const { names, intermediate, outputGate } = table;
@@ -228,6 +237,8 @@ function sharedPlan(
     gate: linear(names.gate, inner, hidden),
     up: linear(names.up, inner, hidden),
     down: linear(names.down, hidden, inner),
+    ...(names.gateUp !== undefined && { fused: linear(names.gateUp, 2 * inner, hidden) }),
+    multiplier,
     intermediate: inner,
     outputGate: outputGate === undefined ? undefined : linear(outputGate, 1, hidden),
   };

@@ -22,9 +22,11 @@ import { gptNeox } from './gpt-neox.js';
 import { gpt2 } from './gpt2.js';
 import { granite } from './granite.js';
 import { graniteMoe } from './granitemoe.js';
+import { graniteMoeHybrid } from './granitemoehybrid.js';
 import { hunyuanV1Dense } from './hunyuan_v1_dense.js';
 import { hunyuanV1Moe } from './hunyuan_v1_moe.js';
 import { hyV3 } from './hy_v3.js';
+import { jamba } from './jamba.js';
 import { kimiLinear } from './kimi_linear.js';
 import { lfm2, lfm2Moe } from './lfm2.js';
 import { llama } from './llama.js';
@@ -80,9 +82,11 @@ export const ARCHITECTURES: readonly Architecture[] = [
   gptOss,
   granite,
   graniteMoe,
+  graniteMoeHybrid,
   hunyuanV1Dense,
   hunyuanV1Moe,
   hyV3,
+  jamba,
   kimiK2,
   kimiLinear,
   lfm2,
@@ -138,7 +142,12 @@ function withoutUnused(
   table: Architecture | undefined,
   settings: Readonly<Record<string, unknown>>,
 ): Architecture | undefined {
-  const enabled = table?.experts?.enabled;
+  const { enabled, count = [], noneUpTo = -1 } = table?.experts ?? {};
+  const stated = count.map((key) => settings[key]).find((value) => value !== undefined && value !== null);
+  if (table && typeof stated === 'number' && stated <= noneUpTo) {
+    const { experts: _, ...rest } = table;
+    return rest;
+  }
   if (!table || enabled === undefined || settings[enabled.key] === true) return table;
   const { experts: _, ...rest } = table;
   return { ...rest, only: { ...rest.only, [enabled.key]: false } };

@@ -1,4 +1,5 @@
 import type { Setting } from '../config.js';
+import type { Mamba2Table, MambaTable } from './mamba-table.js';
 
 /** Blocks whose tokens are mixed by a state of fixed size instead of attention over keys and values. */
 export interface RecurrentTable {
@@ -8,19 +9,21 @@ export interface RecurrentTable {
   readonly names: { readonly norm?: string; readonly postNorm?: string };
   /** Norms around the MLP of such blocks, where those with attention have others. */
   readonly mlp?: { readonly norm?: string; readonly postNorm?: string };
-  readonly mixer: ConvTable | DeltaTable;
+  readonly mixer: ConvTable | DeltaTable | Mamba2Table | MambaTable;
   /** What of them stays in 16 bits unless asked for otherwise, and why. */
   readonly carried: Readonly<Record<string, string>>;
 }
 
 export interface RecurrentBlocks {
   /** What `layer_types` calls them, and what it calls blocks with attention. */
-  readonly type: string;
+  readonly type: string | readonly string[];
   readonly attention: readonly string[];
   /** Without layer_types: a key that lists the blocks with attention; where that is absent, too, all have it. */
   readonly attentionList?: string;
   /** Without either, every so-many-th block has it. */
   readonly attentionEvery?: Setting<number>;
+  /** Which of so many it is, in the place of the last. */
+  readonly attentionOffset?: Setting<number>;
   /** True: there must be layer_types. */
   readonly stated?: true;
 }
@@ -37,7 +40,7 @@ export const GATES_STAY =
 export const NARROW_STAY = 'two linears with a narrow middle, a fiftieth of the block';
 
 /** Why what else a state depends on is carried. */
-export const STATES_STAY = 'a few numbers a head, read through exponentials';
+export const STATES_STAY = 'a few numbers a head or a channel, read through exponentials';
 
 /**
  * A gated short convolution (LFM2): y = output(c * conv(b * x)), where input gives b, c and x one after another.

@@ -119,6 +119,7 @@ const SHARED: Readonly<Record<string, number>> = {
   exaone_moe: 3,
   glm4_moe: 3,
   glm4_moe_lite: 3,
+  granitemoehybrid: 4,
   hunyuan_v1_moe: 6,
   hy_v3: 3,
   kimi_k25: 3,
