@@ -21,6 +21,8 @@ export interface Architecture {
   readonly text?: TextTable;
   readonly defaults?: Readonly<Record<string, unknown>>;
   readonly published?: PublishedKeys;
+  /** Present where a block has one branch, with the names of attention, MLP and experts alike. */
+  readonly single?: SingleBranch;
   /** Names in blocks, and what checkpoints without those have instead. */
   readonly respelled?: readonly (readonly [name: string, instead: string])[];
   /** Keys that change the computation in ways lpq does not know, with the only value it takes; absent and null pass. */
@@ -89,6 +91,13 @@ export interface TextTable {
   readonly flat?: true;
 }
 
+/** The types that `layer_types` gives to blocks of one branch, beside those of recurrent layers. */
+export interface SingleBranch {
+  readonly attention: readonly string[];
+  readonly mlp: readonly string[];
+  readonly experts: readonly string[];
+}
+
 /** What the authors' config.json calls otherwise than the class does. */
 export interface PublishedKeys {
   /** A list of numbers under `key`: the class's list `as`, of the names at those indices. */
@@ -97,6 +106,12 @@ export interface PublishedKeys {
   readonly same: Readonly<Record<string, { readonly as: string; readonly times?: number }>>;
   /** The key of the theta of blocks with a window, beside rope_theta and partial_rotary_factor. */
   readonly rope?: { readonly local: string };
+  /** What gives layer_types and their number: a list of types, or a string with a letter for each. */
+  readonly blockTypes?: {
+    readonly list: string;
+    readonly pattern: string;
+    readonly letters: Readonly<Record<string, string>>;
+  };
   /** An object whose settings the class has outside, by its keys; `blocks`: lists of blocks, counted from 1, that are each of a type. */
   readonly within?: {
     readonly key: string;
@@ -431,7 +446,8 @@ export interface MlaTable {
 export interface ExpertsTable {
   readonly names: {
     readonly router: string;
-    readonly gate: string;
+    /** None: y = down(act(up x)). */
+    readonly gate?: string;
     readonly up: string;
     readonly down: string;
     /** A tensor [E] that is added to the shares when experts are chosen, and not to their weights. */
@@ -503,7 +519,7 @@ export interface ExpertsTable {
 
 export interface SharedExpertTable {
   /** `gateUp`: the linear of gate and up, the rows of one after those of the other; the two are names of its parts. */
-  readonly names: { readonly gate: string; readonly up: string; readonly down: string; readonly gateUp?: string };
+  readonly names: { readonly gate?: string; readonly up: string; readonly down: string; readonly gateUp?: string };
   /** Its intermediate size: a key of its own, or so many times the experts'. */
   readonly intermediate: { readonly keys: readonly string[] } | { readonly times: Setting<number> };
   /** A linear to one number, whose sigmoid multiplies the output. */

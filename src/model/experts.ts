@@ -12,7 +12,7 @@ import {
 } from './experts-apart.js';
 import { applyGate } from './gate.js';
 import type { LinearPlan } from './plan.js';
-import type { ExpertPlan, ExpertsPlan } from './plan-experts.js';
+import { type ExpertPlan, type ExpertsPlan, expertInto } from './plan-experts.js';
 import type { BlockState, BlockWeights, Feed, Stage } from './program.js';
 import { type SharedExpert, type SharedInner, sharedExpert, sharedTensors } from './shared-expert.js';
 import { SHORTCUT } from './shortcut.js';
@@ -24,7 +24,7 @@ export function expertsTensors(plan: ExpertsPlan): [string, readonly number[]][]
     ...normTensors(plan.norm),
     ...linearTensors(plan.router),
     ...(bias === undefined ? [] : [[bias.name, bias.shape] as [string, readonly number[]]]),
-    ...plan.experts.flatMap(({ gate, up, down }) => [gate, up, down].flatMap(linearTensors)),
+    ...plan.experts.flatMap((expert) => [...expertInto(expert), expert.down].flatMap(linearTensors)),
     ...sharedTensors(plan.shared),
     ...apartTensors(plan.apart, plan.experts.length),
   ];
@@ -57,9 +57,9 @@ export function expertsStages(plan: ExpertsPlan, handsOn = false): Stage[] {
 }
 
 function feeds(plan: ExpertsPlan, kind: 'gate_up' | 'down'): Feed[] {
-  return plan.experts.map(({ gate, up, down }, e) => ({
+  return plan.experts.map((expert, e) => ({
     id: `experts.${e}.${kind}`,
-    linears: (kind === 'down' ? [down] : [gate, up]).map((linear) => linearRef(linear, e)),
+    linears: (kind === 'down' ? [expert.down] : expertInto(expert)).map((linear) => linearRef(linear, e)),
   }));
 }
 
@@ -134,11 +134,22 @@ function innerOf(rt: NativeRuntime, plan: ExpertsPlan, weights: BlockWeights, e:
   const expert = plan.experts[e] as ExpertPlan;
   const gate = rt.allocate(rt.activationDtype, [x.shape[0] as number, plan.intermediate]);
   const up = rt.allocate(gate.dtype, gate.shape);
-  applyTo(rt, weights, expert.gate, x, gate, 0);
-  applyTo(rt, weights, expert.up, x, up, 0);
+  applyInto(rt, weights, expert, x, { gate, up, first: 0 });
   applyGate(rt, plan.gate, gate, up);
   up.dispose();
   return gate;
+}
+
+/** What gate and up of one expert make of its rows; up alone where there is no gate. */
+function applyInto(
+  rt: NativeRuntime,
+  weights: BlockWeights,
+  expert: ExpertPlan,
+  rows: Tensor,
+  { gate, up, first }: { gate: Tensor; up: Tensor; first: number },
+): void {
+  if (expert.gate) applyTo(rt, weights, expert.gate, rows, gate, first);
+  applyTo(rt, weights, expert.up, rows, expert.gate ? up : gate, first);
 }
 
 /** A linear of one expert, from its rows into its part of `whole` [T*k, N]. */
@@ -187,10 +198,7 @@ function gateUpStage(plan: ExpertsPlan, shared: SharedExpert | undefined): Stage
       const up = rt.allocate(gate.dtype, gate.shape);
       await split(rt, x, routed.offsets, (e, rows, first) => {
         const expert = plan.experts[e];
-        if (expert) {
-          applyTo(rt, weights, expert.gate, rows, gate, first);
-          applyTo(rt, weights, expert.up, rows, up, first);
-        }
+        if (expert) applyInto(rt, weights, expert, rows, { gate, up, first });
         rows.dispose();
       });
       // Rows of idle experts hold nothing that is read.

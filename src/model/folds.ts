@@ -69,11 +69,12 @@ function normSites(block: BlockPlan, index: number): ScaleSite[] {
   const { attention, mlp } = block;
   const { feeds } = streamLinears(block);
   const beside = mlp.kind === 'experts' ? besideExperts(mlp) : [];
-  const [first, ...rest] = feeds as [LinearPlan[], ...LinearPlan[][]];
+  const mixers = attention.kind === 'nothing' ? 0 : 1;
+  const [first, rest] = [feeds.slice(0, mixers), feeds.slice(mixers)];
   const kept = attention.kind === 'recurrent' ? attention.kept : [];
   const branches: [NormPlan | undefined, LinearPlan[][], LinearPlan[]][] = [
     // LAuReL reads the same, and adds it.
-    [block.altUp ? undefined : attention.norm, [first], [...kept]],
+    [block.altUp ? undefined : attention.norm, first, [...kept]],
     // Experts apart read other norms, which nothing scales.
     [mlp.kind === 'experts' && mlp.apart ? undefined : mlp.norm, rest, beside],
   ];
@@ -147,21 +148,22 @@ function streamLinears({ attention, mlp, perLayer }: BlockPlan): {
 } {
   const feeds: LinearPlan[][] = [];
   const beside: LinearPlan[] = perLayer ? [perLayer.gate] : [];
-  const writers: LinearPlan[] = perLayer ? [attention.o, perLayer.back] : [attention.o];
+  const mixed = attention.kind === 'nothing' ? [] : [attention.o];
+  const writers: LinearPlan[] = perLayer ? [...mixed, perLayer.back] : mixed;
   if (attention.kind === 'recurrent') {
     feeds.push([...attention.feed]);
     beside.push(...attention.kept);
   } else if (attention.kind === 'mla') {
     const { query, kvA } = attention;
     feeds.push([query.kind === 'direct' ? query.linear : query.a, kvA]);
-  } else feeds.push(projections(attention));
+  } else if (attention.kind === 'attention') feeds.push(projections(attention));
   if (mlp.kind === 'experts') {
     const { experts, shared } = mlp;
     const all = [...experts, ...(shared ? [shared] : [])];
     feeds.push(...all.map(expertInto));
     writers.push(...all.map(({ down }) => down));
     beside.push(...besideExperts(mlp));
-  } else {
+  } else if (mlp.kind !== 'nothing') {
     feeds.push(mlp.kind === 'gated' ? [mlp.gate, mlp.up] : [mlp.kind === 'fused' ? mlp.gateUp : mlp.up]);
     writers.push(mlp.down);
   }
@@ -210,7 +212,7 @@ function once(axes: readonly FoldAxis[]): FoldAxis[] {
 
 function attentionSites({ attention }: BlockPlan, index: number): FoldSite[] {
   // Channels of a recurrence are tied to those of its convolution, its state and its gates.
-  if (attention.kind === 'recurrent') return [];
+  if (attention.kind === 'recurrent' || attention.kind === 'nothing') return [];
   return attention.kind === 'mla' ? latentSites(attention, index) : valueSites(attention, index);
 }
 
@@ -264,6 +266,7 @@ function latentSites({ query, kvA, kvNorm, kvB, o, heads, latent, plain, value }
 }
 
 function mlpSites({ mlp }: BlockPlan, index: number): FoldSite[] {
+  if (mlp.kind === 'nothing') return [];
   const hidden = (name: string, into: readonly LinearPlan[], down: LinearPlan, starts = [0]): FoldSite => ({
     id: `blocks.${index}.${name}`,
     kind: 'hidden',
@@ -273,7 +276,7 @@ function mlpSites({ mlp }: BlockPlan, index: number): FoldSite[] {
   });
   if (mlp.kind === 'experts')
     return [
-      ...mlp.experts.map(({ gate, up, down }, e) => hidden(`experts.${e}.hidden`, [gate, up], down)),
+      ...mlp.experts.map((expert, e) => hidden(`experts.${e}.hidden`, expertInto(expert), expert.down)),
       ...(mlp.shared
         ? [
             hidden(

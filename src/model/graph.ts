@@ -61,30 +61,39 @@ export function buildGraph(plan: ModelPlan): ModelGraph {
 }
 
 function mixerTensors(plan: BlockPlan['attention']): [string, readonly number[]][] {
+  if (plan.kind === 'nothing') return [];
   if (plan.kind === 'recurrent') return recurrentTensors(plan);
   return plan.kind === 'mla' ? mlaTensors(plan) : attentionTensors(plan);
 }
 
 function mixerStages(plan: BlockPlan['attention'], ropes: RopeCache, beside: Beside | undefined): Stage[] {
+  if (plan.kind === 'nothing') return [];
   if (plan.kind === 'recurrent') return recurrentStages(plan);
   return plan.kind === 'mla' ? mlaStages(plan, ropes) : attentionStages(plan, ropes, beside);
+}
+
+function mlpTensorsOf(plan: BlockPlan['mlp']): [string, readonly number[]][] {
+  if (plan.kind === 'nothing') return [];
+  return plan.kind === 'experts' ? expertsTensors(plan) : mlpTensors(plan);
+}
+
+function mlpStagesOf(plan: BlockPlan['mlp'], parallel: boolean, shortcut: BlockPlan['shortcut']): Stage[] {
+  if (plan.kind === 'nothing') return [];
+  return plan.kind === 'experts' ? expertsStages(plan, shortcut === 'from') : mlpStages(plan, parallel);
 }
 
 function buildBlock(plan: BlockPlan, index: number, ropes: RopeCache): Block {
   const { attention, mlp, parallel, shortcut } = plan;
   const beside = parallel ? { norm: mlp.norm } : undefined;
   const stages = shortcutStages(
-    [
-      ...mixerStages(attention, ropes, beside),
-      ...(mlp.kind === 'experts' ? expertsStages(mlp, shortcut === 'from') : mlpStages(mlp, parallel)),
-    ],
+    [...mixerStages(attention, ropes, beside), ...mlpStagesOf(mlp, parallel, shortcut)],
     shortcut,
   );
   return {
     index,
     tensors: new Map([
       ...mixerTensors(attention),
-      ...(mlp.kind === 'experts' ? expertsTensors(mlp) : mlpTensors(mlp)),
+      ...mlpTensorsOf(mlp),
       ...(plan.altUp ? altUpTensors(plan) : endTensors(plan)),
     ]),
     stages: plan.altUp

@@ -3,13 +3,15 @@ import { type Config, keyOf, positive, settingNumber } from './config.js';
 import type { Activation, LinearPlan, NormPlan } from './plan.js';
 import type { ExpertsApartPlan } from './plan-experts-apart.js';
 
-/** What follows gate and up: act(gate) * up, or GPT-OSS's clamped gate. */
+/** What follows gate and up: act(gate) * up, act(up), or GPT-OSS's clamped gate. */
 export type GatePlan =
   | { readonly kind: 'gated'; readonly activation: Activation }
+  | { readonly kind: 'plain'; readonly activation: Activation }
   | { readonly kind: 'clamped'; readonly alpha: number; readonly limit: number };
 
 export interface ExpertPlan {
-  readonly gate: LinearPlan;
+  /** None: the activation is of what `up` makes. */
+  readonly gate?: LinearPlan;
   readonly up: LinearPlan;
   readonly down: LinearPlan;
 }
@@ -48,7 +50,8 @@ export interface RoutingPlan {
 
 /** The linears of an expert that read its input. */
 export function expertInto({ gate, up, fused }: ExpertPlan & { readonly fused?: LinearPlan }): LinearPlan[] {
-  return fused ? [fused] : [gate, up];
+  if (fused) return [fused];
+  return gate ? [gate, up] : [up];
 }
 
 export interface SharedExpertPlan extends ExpertPlan {
@@ -132,14 +135,14 @@ export function expertsPlan(
     router: linear(names.router, choices, hidden, config.flag(table.bias?.router ?? false)),
     routing: routingPlan(config, table, choices, prefix, countAt(config, table.perToken, index), multiplier),
     experts: Array.from({ length: count }, (_, e) => ({
-      gate: expert(names.gate, e, inner, hidden),
+      ...(names.gate !== undefined && { gate: expert(names.gate, e, inner, hidden) }),
       up: expert(names.up, e, inner, hidden),
       down: expert(names.down, e, hidden, inner),
     })),
     intermediate: inner,
     gate: table.gate
       ? { kind: 'clamped', alpha: positive(config, table.gate.alpha), limit: positive(config, table.gate.limit) }
-      : { kind: 'gated', activation },
+      : { kind: names.gate === undefined ? 'plain' : 'gated', activation },
     shared: table.shared && sharedPlan(config, table.shared, { inner, hidden, multiplier }, linear),
   };
 }
@@ -234,7 +237,7 @@ function sharedPlan(
       : expertInner * settingNumber(config, intermediate.times);
   if (inner === 0) return undefined;
   return {
-    gate: linear(names.gate, inner, hidden),
+    ...(names.gate !== undefined && { gate: linear(names.gate, inner, hidden) }),
     up: linear(names.up, inner, hidden),
     down: linear(names.down, hidden, inner),
     ...(names.gateUp !== undefined && { fused: linear(names.gateUp, 2 * inner, hidden) }),

@@ -1,4 +1,4 @@
-import type { Architecture, MlpTable } from './architecture.js';
+import type { Architecture, MlpTable, SingleBranch } from './architecture.js';
 import { type Config, keyOf, positive, type Setting, settingNumber } from './config.js';
 import { mixerPlanner, type RecurrentPlan } from './mixers/plan.js';
 import type { RecurrentTable } from './mixers/table.js';
@@ -47,8 +47,8 @@ export interface EmbeddingPlan {
 
 export interface BlockPlan {
   /** What mixes the tokens. */
-  readonly attention: AttentionPlan | MlaPlan | RecurrentPlan;
-  readonly mlp: MlpPlan | ExpertsPlan;
+  readonly attention: AttentionPlan | MlaPlan | RecurrentPlan | NothingPlan;
+  readonly mlp: MlpPlan | ExpertsPlan | NothingPlan;
   /** True: the MLP reads the residual stream as it was before attention. */
   readonly parallel: boolean;
   readonly perLayer?: PerLayerEnd;
@@ -96,6 +96,19 @@ export interface BranchPlan {
   readonly multiplier: number;
 }
 
+/** In the place of the branch that a block has not. */
+export interface NothingPlan extends BranchPlan {
+  readonly kind: 'nothing';
+}
+
+const NOTHING: NothingPlan = {
+  kind: 'nothing',
+  norm: undefined,
+  postNorm: undefined,
+  residualNorm: undefined,
+  multiplier: 1,
+};
+
 /** Far beyond any model: a config that says more is damaged, and must not keep the planner busy for hours. */
 const MOST_BLOCKS = 4096;
 
@@ -140,7 +153,17 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
     });
     const block = { prefix, index, layers, linear, branch };
     const mixer = recurrent(block);
-    const facts = { table, own, hidden, norm, multiplier, activation, sparse: sparse?.(layer) === true, layer };
+    const only = table.single && branchOf(config, table.single, mixer, index, layers);
+    const facts = {
+      table,
+      own,
+      hidden,
+      norm,
+      multiplier,
+      activation,
+      sparse: only ? only === 'experts' : sparse?.(layer) === true,
+      layer,
+    };
     const mlp = mlpOf(
       config,
       facts,
@@ -150,8 +173,8 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
     const altUp = altUpPlan(config, table, streams, { prefix, hidden, last: index === layers - 1 }, norm);
     const end = perLayerEnd(table, perLayer, { prefix, index, hidden }, norm, activation as Activation);
     return {
-      attention: mixer ?? attentions[part]!(block),
-      mlp,
+      attention: mixer ?? (only && only !== 'attention' ? NOTHING : attentions[part]!(block)),
+      mlp: only === 'attention' ? NOTHING : mlp,
       parallel,
       ...(end && { perLayer: end }),
       ...(altUp && { altUp }),
@@ -213,6 +236,22 @@ function withNorm(table: MlpTable, norm: string | undefined): MlpTable {
 function withNorms(table: MlpTable, norms: RecurrentTable['mlp']): MlpTable {
   if (!norms) return table;
   return { ...table, names: { ...table.names, norm: norms.norm, postNorm: norms.postNorm } } as MlpTable;
+}
+
+/** Which branch a block of one has; that of a recurrent layer counts as attention. Throws LPQ_CONFIG. */
+function branchOf(
+  config: Config,
+  single: SingleBranch,
+  mixer: RecurrentPlan | undefined,
+  index: number,
+  layers: number,
+): keyof SingleBranch {
+  if (mixer) return 'attention';
+  const type = config.list('layer_types', 'string')[index] ?? '';
+  const kind = (['attention', 'mlp', 'experts'] as const).find((each) => single[each].includes(type));
+  if (kind) return kind;
+  const known = Object.values(single).flat().join(', ');
+  throw config.error('layer_types', `does not say what block ${index} is`, type, `${layers} entries, each ${known}`);
 }
 
 interface MlpFacts {

@@ -10,7 +10,11 @@ export function withClassKeys(keys: PublishedKeys | undefined, raw: Json, where:
   if (!keys) return raw;
   const config = new Config(raw, where);
   const { rope } = keys;
-  const made: Record<string, unknown> = { ...raw, ...(keys.within && keysWithin(keys.within, config)) };
+  const made: Record<string, unknown> = {
+    ...raw,
+    ...(keys.within && keysWithin(keys.within, config)),
+    ...(keys.blockTypes && typesOf(keys.blockTypes, config)),
+  };
   for (const { key, as, of } of keys.lists) {
     if (!Array.isArray(raw[key])) continue;
     made[as] = config.list(key, 'number').map((value, index) => {
@@ -45,6 +49,22 @@ export function withClassKeys(keys: PublishedKeys | undefined, raw: Json, where:
       ]),
     );
   return made;
+}
+
+/** layer_types and num_hidden_layers, of a list or a string of letters. */
+function typesOf({ list, pattern, letters }: NonNullable<PublishedKeys['blockTypes']>, config: Config): Json {
+  const written = config.find('layer_types') ?? config.find(list);
+  if (written) {
+    const types = config.list(written.key, 'string');
+    return { layer_types: types, num_hidden_layers: types.length };
+  }
+  if (!config.find(pattern)) return {};
+  const types = [...config.text([pattern], '')].map((letter, index) => {
+    const type = letters[letter];
+    if (type !== undefined) return type;
+    throw config.error(pattern, `does not say what block ${index} is`, letter, Object.keys(letters).join(' '));
+  });
+  return { layer_types: types, num_hidden_layers: types.length };
 }
 
 /** What an object inside says, under the keys of the class. */

@@ -30,10 +30,11 @@ export interface SharedExpert {
   addTo(rt: NativeRuntime, weights: BlockWeights, from: SharedInner, h: Tensor): void;
 }
 
-/** What gate and up make of x [T,C], [T,I] each. */
-function gateAndUp(rt: NativeRuntime, weights: BlockWeights, plan: SharedExpertPlan, x: Tensor): [Tensor, Tensor] {
+/** What gate and up make of x [T,C], [T,I] each, or up alone. */
+function gateAndUp(rt: NativeRuntime, weights: BlockWeights, plan: SharedExpertPlan, x: Tensor): [Tensor, Tensor?] {
   const { gate, up, fused, intermediate } = plan;
   const apply = (linear: LinearPlan) => applyLinear(rt, weights, linear, x, undefined, rt.activationDtype);
+  if (!gate) return [apply(up)];
   if (!fused) return [apply(gate), apply(up)];
   const whole = apply(fused);
   const part = (first: number): Tensor => {
@@ -41,7 +42,7 @@ function gateAndUp(rt: NativeRuntime, weights: BlockWeights, plan: SharedExpertP
     ops.sliceColumns(rt, whole, y, { first });
     return y;
   };
-  const made: [Tensor, Tensor] = [part(0), part(intermediate)];
+  const made: [Tensor, Tensor?] = [part(0), part(intermediate)];
   whole.dispose();
   return made;
 }
@@ -65,8 +66,8 @@ export function sharedExpert(plan: SharedExpertPlan, act: GatePlan): SharedExper
     down: { id: 'shared.down', linears: [linearRef(down)] },
     inner(rt, weights, x) {
       const [sharedInner, other] = gateAndUp(rt, weights, plan, x);
-      applyGate(rt, act, sharedInner, other);
-      other.dispose();
+      applyGate(rt, act, sharedInner, other ?? sharedInner);
+      other?.dispose();
       const sharedShares = shares(rt, weights, x);
       return { sharedInner, ...(sharedShares && { sharedShares }) };
     },

@@ -7,6 +7,8 @@ import { Tape, type Value } from './tape.js';
 
 /** Why a block cannot be trained: the operation that has no vector-Jacobian product. undefined: it can. */
 export function withoutGradient({ attention, mlp }: BlockPlan): string | undefined {
+  if (attention.kind === 'recurrent') return 'recurrent layers';
+  if (attention.kind === 'nothing' || mlp.kind === 'nothing') return 'blocks of one branch';
   if (attention.kind !== 'attention') return 'latent attention';
   if (mlp.kind === 'experts') return 'experts';
   if (attention.fused?.order === 'heads') return 'projections fused head by head';

@@ -39,6 +39,7 @@ import { mistral } from './mistral.js';
 import { mixtral } from './mixtral.js';
 import { MULTIMODAL_TABLES } from './multimodal.js';
 import { nemotron } from './nemotron.js';
+import { nemotronH } from './nemotron_h.js';
 import { olmoHybrid } from './olmo_hybrid.js';
 import { olmo2 } from './olmo2.js';
 import { olmo3 } from './olmo3.js';
@@ -100,6 +101,7 @@ export const ARCHITECTURES: readonly Architecture[] = [
   mistral,
   mixtral,
   nemotron,
+  nemotronH,
   olmo2,
   olmo3,
   olmoHybrid,

@@ -48,6 +48,13 @@ const CASES: readonly [name: string, more: Record<string, unknown>, key: RegExp]
   ['kimi_linear', { linear_attn_config: { full_attn_layers: [2], kda_layers: [] } }, /does not say what block 0 is/],
   ['kimi_linear', { linear_attn_config: { kda_layers: [0] } }, /'kda_layers' counts a block that there cannot be/],
   ['kimi_linear', { linear_attn_config: null }, /'layer_types' does not say what block 0 is/],
+  ['nemotron_h', { hybrid_override_pattern: 'ME?' }, /'hybrid_override_pattern' does not say what block 2 is/],
+  [
+    'nemotron_h',
+    { layers_block_type: ['linear_attention', 'convolution'] },
+    /'layer_types' does not say what block 1 is/,
+  ],
+  ['nemotron_h', { moe_latent_size: 64 }, /'moe_latent_size'/],
   ['lfm2_moe', { use_expert_bias: false }, /'use_expert_bias'/],
   ['qwen3_next', { attn_output_gate: false }, /'attn_output_gate'/],
   ['qwen3_5_text', { linear_num_value_heads: 3 }, /'linear_num_value_heads' is no multiple of linear_num_key_heads/],

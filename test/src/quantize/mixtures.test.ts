@@ -126,6 +126,7 @@ const SHARED: Readonly<Record<string, number>> = {
   kimi_linear: 3,
   llama4: 3,
   llama4_text: 3,
+  nemotron_h: 2,
   qwen2_moe: 6,
   qwen3_5_moe: 6,
   qwen3_next: 6,
@@ -133,6 +134,8 @@ const SHARED: Readonly<Record<string, number>> = {
 
 /** Of these some experts have no weights: they hand on what they read. */
 const IDLE = new Set(['longcat_flash']);
+/** Experts without gates. */
+const PLAIN = new Set(['nemotron_h']);
 /** The layer with experts that is looked at, if it is not the second. */
 const LAYER: Readonly<Record<string, number>> = { longcat_flash: 0 };
 
@@ -141,7 +144,7 @@ function checkRows(summary: QuantizeSummary, name: string): void {
   const rows = (match: RegExp) => summary.modules.filter((line) => match.test(line.name)).map(({ tokens }) => tokens!);
   const all = SEQUENCES * LENGTH;
   const sum = (list: number[]) => list.reduce((a, b) => a + b, 0);
-  const [into, out] = ['gate_proj|w1', 'down_proj|w2'].map((kind) =>
+  const [into, out] = [PLAIN.has(name) ? 'up_proj' : 'gate_proj|w1', 'down_proj|w2'].map((kind) =>
     sum(rows(new RegExp(`layers\\.${LAYER[name] ?? 1}\\..*experts\\.\\d+\\.(${kind})$`))),
   ) as [number, number];
   if (IDLE.has(name)) assert.ok(into > 0 && into < 2 * all, `${into} rows of ${2 * all} go to experts with weights`);
