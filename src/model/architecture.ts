@@ -161,6 +161,8 @@ export interface EmbeddingTable {
 export interface ResidualTable {
   /** h += multiplier * branch(h). */
   readonly multiplier?: Setting<number>;
+  /** Of attention and of a recurrent layer beside it, where they have their own. */
+  readonly mixers?: { readonly attention: Setting<number>; readonly recurrent: Setting<number> };
   /** True: attention and MLP both read the h that entered the block. */
   readonly parallel?: Setting<boolean>;
   /** True: side by side, the MLP reads what attention's norm makes; otherwise it has a norm of its own all the same. */
@@ -303,6 +305,8 @@ export interface ScaleTable {
   readonly rootOf?: Setting<number>;
   /** This number itself. */
   readonly factor?: Setting<number>;
+  /** More factors. */
+  readonly times?: readonly Setting<number>[];
   /** False: 1. */
   readonly enabled?: Setting<boolean>;
   /** True: divided by the index of the block, counted from 1. */
@@ -374,6 +378,8 @@ interface MlpCommon {
    * of models of more.
    */
   readonly sparsity?: { readonly list: string; readonly otherwise: number; readonly blocks: number };
+  /** Key of a pair of numbers: what multiplies what gate makes, and what multiplies the output. */
+  readonly multipliers?: string;
   /** Whether blocks that read another block's keys and values have twice the size. */
   readonly doubledShared?: Setting<boolean>;
   /** Where `enabled`, the size is two thirds of what the keys say, times `times`, rounded up to a multiple (LFM2). */

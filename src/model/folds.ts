@@ -69,7 +69,7 @@ function normSites(block: BlockPlan, index: number): ScaleSite[] {
   const { attention, mlp } = block;
   const { feeds } = streamLinears(block);
   const beside = mlp.kind === 'experts' ? besideExperts(mlp) : [];
-  const mixers = attention.kind === 'nothing' ? 0 : 1;
+  const mixers = (attention.kind === 'nothing' ? 0 : 1) + (block.beside ? 1 : 0);
   const [first, rest] = [feeds.slice(0, mixers), feeds.slice(mixers)];
   const kept = attention.kind === 'recurrent' ? attention.kept : [];
   const branches: [NormPlan | undefined, LinearPlan[][], LinearPlan[]][] = [
@@ -141,14 +141,14 @@ const reader = (linears: readonly LinearPlan[], starts: readonly number[] = [0])
 });
 
 /** The linears of a block that read the residual stream, feed by feed, those that are no feed, and those that write it. */
-function streamLinears({ attention, mlp, perLayer }: BlockPlan): {
+function streamLinears({ attention, beside: also, mlp, perLayer }: BlockPlan): {
   feeds: LinearPlan[][];
   beside: LinearPlan[];
   writers: LinearPlan[];
 } {
   const feeds: LinearPlan[][] = [];
   const beside: LinearPlan[] = perLayer ? [perLayer.gate] : [];
-  const mixed = attention.kind === 'nothing' ? [] : [attention.o];
+  const mixed = [...(attention.kind === 'nothing' ? [] : [attention.o]), ...(also ? [also.o] : [])];
   const writers: LinearPlan[] = perLayer ? [...mixed, perLayer.back] : mixed;
   if (attention.kind === 'recurrent') {
     feeds.push([...attention.feed]);
@@ -157,6 +157,10 @@ function streamLinears({ attention, mlp, perLayer }: BlockPlan): {
     const { query, kvA } = attention;
     feeds.push([query.kind === 'direct' ? query.linear : query.a, kvA]);
   } else if (attention.kind === 'attention') feeds.push(projections(attention));
+  if (also) {
+    feeds.push([...also.feed]);
+    beside.push(...also.kept);
+  }
   if (mlp.kind === 'experts') {
     const { experts, shared } = mlp;
     const all = [...experts, ...(shared ? [shared] : [])];

@@ -185,6 +185,7 @@ function scaleOf(config: Config, { scale }: AttentionTable, headDim: number, ind
     throw config.error(key, 'gives no scale for attention', value, 'a positive number');
   }
   if (!config.flag(scale?.enabled ?? true)) value = 1;
+  for (const times of scale?.times ?? []) value *= positive(config, times);
   return config.flag(scale?.byLayer ?? false) ? value / (index + 1) : value;
 }
 

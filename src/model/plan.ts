@@ -48,6 +48,8 @@ export interface EmbeddingPlan {
 export interface BlockPlan {
   /** What mixes the tokens. */
   readonly attention: AttentionPlan | MlaPlan | RecurrentPlan | NothingPlan;
+  /** What is added beside attention, of the same norm. */
+  readonly beside?: RecurrentPlan;
   readonly mlp: MlpPlan | ExpertsPlan | NothingPlan;
   /** True: the MLP reads the residual stream as it was before attention. */
   readonly parallel: boolean;
@@ -173,7 +175,7 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
     const altUp = altUpPlan(config, table, streams, { prefix, hidden, last: index === layers - 1 }, norm);
     const end = perLayerEnd(table, perLayer, { prefix, index, hidden }, norm, activation as Activation);
     return {
-      attention: mixer ?? (only && only !== 'attention' ? NOTHING : attentions[part]!(block)),
+      ...mixersOf(config, table, mixer, only && only !== 'attention' ? NOTHING : attentions[part]!(block)),
       mlp: only === 'attention' ? NOTHING : mlp,
       parallel,
       ...(end && { perLayer: end }),
@@ -236,6 +238,22 @@ function withNorm(table: MlpTable, norm: string | undefined): MlpTable {
 function withNorms(table: MlpTable, norms: RecurrentTable['mlp']): MlpTable {
   if (!norms) return table;
   return { ...table, names: { ...table.names, norm: norms.norm, postNorm: norms.postNorm } } as MlpTable;
+}
+
+/** Attention or the recurrent layer of a block, or both with multipliers of their own. */
+function mixersOf(
+  config: Config,
+  { recurrent, residual }: Architecture,
+  mixer: RecurrentPlan | undefined,
+  attention: BlockPlan['attention'],
+): Pick<BlockPlan, 'attention' | 'beside'> {
+  if (!mixer) return { attention };
+  if (!recurrent?.blocks.beside) return { attention: mixer };
+  const { attention: own = 1, recurrent: its = 1 } = residual?.mixers ?? {};
+  return {
+    attention: { ...attention, multiplier: attention.multiplier * settingNumber(config, own) },
+    beside: { ...mixer, multiplier: mixer.multiplier * settingNumber(config, its) },
+  };
 }
 
 /** Which branch a block of one has; that of a recurrent layer counts as attention. Throws LPQ_CONFIG. */

@@ -10,6 +10,7 @@ import { ernie45 } from './ernie4_5.js';
 import { ernie45Moe } from './ernie4_5_moe.js';
 import { exaoneMoe } from './exaone_moe.js';
 import { exaone4 } from './exaone4.js';
+import { falconH1 } from './falcon_h1.js';
 import { gemma } from './gemma.js';
 import { gemma2 } from './gemma2.js';
 import { gemma3Text } from './gemma3.js';
@@ -70,6 +71,7 @@ export const ARCHITECTURES: readonly Architecture[] = [
   ernie45Moe,
   exaone4,
   exaoneMoe,
+  falconH1,
   gemma,
   gemma2,
   gemma3Text,

@@ -42,11 +42,10 @@ export interface Mamba2Table extends StateSpaceKeys {
     /** True: over the channels of each group, otherwise over all. */
     readonly grouped: boolean;
   };
-  /** What multiplies the input, and z, x, B, C and the steps, in a list; and what multiplies the output. */
+  /** What multiplies the input, and z, x, B, C and the steps, in a list. */
   readonly multipliers?: {
     readonly input: Setting<number>;
     readonly parts: string;
-    readonly output: Setting<number>;
   };
 }
 

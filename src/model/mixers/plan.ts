@@ -39,7 +39,7 @@ export function mixerPlanner(
   if (!table) return () => undefined;
   const { mixer } = table;
   return (parts) => {
-    if (!isRecurrent(config, table.blocks, parts)) return undefined;
+    if (!table.blocks.beside && !isRecurrent(config, table.blocks, parts)) return undefined;
     return { kind: 'recurrent', ...parts.branch(table.names), ...mixerParts(config, mixer, hidden, norm, parts) };
   };
 }

@@ -15,6 +15,8 @@ export interface RecurrentTable {
 }
 
 export interface RecurrentBlocks {
+  /** True: all, beside attention. */
+  readonly beside?: true;
   /** What `layer_types` calls them, and what it calls blocks with attention. */
   readonly type: string | readonly string[];
   readonly attention: readonly string[];

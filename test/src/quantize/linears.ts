@@ -8,6 +8,7 @@ export const DENSE: Readonly<Record<string, number>> = {
   cohere: 14,
   ernie4_5: 14,
   exaone4: 14,
+  falcon_h1: 2 * (4 + 2 + 3),
   gemma: 14,
   gemma2: 14,
   gemma3: 14,

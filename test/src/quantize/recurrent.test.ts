@@ -25,7 +25,9 @@ import { ARCHITECTURES, GOLDENS, PlainFile, plainSource } from '../model/fixture
 const rt = createRuntime(2);
 const sourceOf = (name: string) => plainSource(path.join(ARCHITECTURES, name));
 const isRecurrent = (name: string) =>
-  planSource(sourceOf(name)).blocks.some(({ attention }) => attention.kind === 'recurrent');
+  planSource(sourceOf(name)).blocks.some(
+    ({ attention, beside }) => attention.kind === 'recurrent' || beside !== undefined,
+  );
 
 const random = (seed: number) =>
   Int32Array.from({ length: 40 }, (_, i) => Math.floor(Math.abs(Math.sin(seed * 97 + i * i)) * 64));
