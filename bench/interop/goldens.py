@@ -175,6 +175,7 @@ VARIANTS = {
     "nemotron-h": ("NemotronH", dict(MAMBA2, hybrid_override_pattern="MM*E-M")),
     "nemotron-h-biases": ("NemotronH", dict(MAMBA2, layers_block_type=["moe", "linear_attention", "full_attention"], n_groups=4, use_bias=True,
                                             use_conv_bias=False, time_step_min=0.3, n_group=2, topk_group=1, routed_scaling_factor=2.5)),
+    "nemotron-h-latent": ("NemotronH", dict(MAMBA2, hybrid_override_pattern="EM*E", moe_latent_size=24)),
     "granite-hybrid": ("GraniteMoeHybrid", dict(GRANITE4, layer_types=["linear_attention", "full_attention", "linear_attention"])),
     "granite-hybrid-biases": ("GraniteMoeHybrid", dict(GRANITE4, mamba_proj_bias=True, mamba_n_groups=2, mamba_d_conv=2, mamba_expand=1,
                                                        mamba_d_head="auto", position_embedding_type="rope", time_step_limit=[0.2, 0.9],

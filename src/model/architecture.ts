@@ -501,6 +501,11 @@ export interface ExpertsTable {
     readonly routerScale: string;
     readonly expertScale: string;
   };
+  /**
+   * Experts read and write vectors of so many dimensions, which one linear makes of the input and another turns back; both stay in 16
+   * bits. Without the key experts read the input itself.
+   */
+  readonly latent?: { readonly size: string; readonly into: string; readonly back: string };
   /** An MLP that every token goes through beside its experts. */
   readonly shared?: SharedExpertTable;
   /** Key of a list that says of each block whether it is 'sparse' or 'dense'; where it is absent the rest decides. */

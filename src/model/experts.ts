@@ -23,6 +23,7 @@ export function expertsTensors(plan: ExpertsPlan): [string, readonly number[]][]
   return [
     ...normTensors(plan.norm),
     ...linearTensors(plan.router),
+    ...(plan.latent ? [plan.latent.into, plan.latent.back].flatMap(linearTensors) : []),
     ...(bias === undefined ? [] : [[bias.name, bias.shape] as [string, readonly number[]]]),
     ...plan.experts.flatMap((expert) => [...expertInto(expert), expert.down].flatMap(linearTensors)),
     ...sharedTensors(plan.shared),
@@ -79,7 +80,7 @@ function route(
   const shares = rt.allocate('f32', [tokens, perToken]);
   const rows = rt.allocate('i32', [tokens * perToken]);
   const offsets = rt.allocate('i32', [experts + 1]);
-  const x = rt.allocate(normed.dtype, [tokens * perToken, plan.router.k]);
+  const x = rt.allocate(normed.dtype, [tokens * perToken, normed.shape[1] as number]);
   const bias = plan.routing.bias && weightOf(weights, plan.routing.bias.name).view([experts]);
   const choice = { k: perToken, sigmoid, normalize, scale, groups, topGroups, topTwo, ...(jitter > 0 && { jitter }) };
   ops.routeTopK(rt, scores, indices, shares, choice, bias);
@@ -235,6 +236,27 @@ function zeros(rt: NativeRuntime, shape: readonly number[]): Tensor {
   return made;
 }
 
+/** Adds to `to` f32 [T,C] what the experts of each token made, rows of `out`. */
+function addExperts(
+  rt: NativeRuntime,
+  weights: BlockWeights,
+  { latent, routing: { perToken: divide } }: ExpertsPlan,
+  { rows, weights: shares }: Routed,
+  out: Tensor,
+  to: Tensor,
+): void {
+  if (!latent) {
+    ops.scatterAddRows(rt, out, rows, shares, to, { divide });
+    return;
+  }
+  const sum = zeros(rt, [to.shape[0] as number, latent.back.k]);
+  ops.scatterAddRows(rt, out, rows, shares, sum, { divide });
+  const read = rt.allocate(rt.activationDtype, sum.shape);
+  ops.cast(rt, sum, read);
+  applyLinear(rt, weights, latent.back, read, { y: to, accumulate: true });
+  for (const tensor of [sum, read]) tensor.dispose();
+}
+
 function downStage(plan: ExpertsPlan, shared: SharedExpert | undefined, handsOn: boolean): Stage {
   return {
     id: 'experts.down',
@@ -262,7 +284,7 @@ function downStage(plan: ExpertsPlan, shared: SharedExpert | undefined, handsOn:
     },
     async advance(rt, weights, state) {
       const routed = state.aux as unknown as Routed;
-      const out = rt.allocate('f32', [routed.inner.shape[0] as number, plan.router.k]);
+      const out = rt.allocate('f32', [routed.inner.shape[0] as number, plan.latent?.back.k ?? plan.router.k]);
       await split(rt, routed.inner, routed.offsets, (e, rows, first) => {
         const expert = plan.experts[e];
         if (expert) applyTo(rt, weights, expert.down, rows, out, first);
@@ -270,9 +292,7 @@ function downStage(plan: ExpertsPlan, shared: SharedExpert | undefined, handsOn:
         rows.dispose();
       });
       const aside = handsOn ? zeros(rt, state.h.shape) : undefined;
-      addBranches(rt, weights, plan, shared, state, (to) =>
-        ops.scatterAddRows(rt, out, routed.rows, routed.weights, aside ?? to, { divide: plan.routing.perToken }),
-      );
+      addBranches(rt, weights, plan, shared, state, (to) => addExperts(rt, weights, plan, routed, out, aside ?? to));
       out.dispose();
       for (const tensor of Object.values(state.aux)) tensor.dispose();
       return { ...state, aux: aside ? { [SHORTCUT]: aside } : {} };

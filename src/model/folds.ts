@@ -163,7 +163,9 @@ function streamLinears({ attention, beside: also, mlp, perLayer }: BlockPlan): {
   }
   if (mlp.kind === 'experts') {
     const { experts, shared } = mlp;
-    const all = [...experts, ...(shared ? [shared] : [])];
+    // Experts behind a latent vector neither read the stream nor write it.
+    const all = [...(mlp.latent ? [] : experts), ...(shared ? [shared] : [])];
+    if (mlp.latent) writers.push(mlp.latent.back);
     feeds.push(...all.map(expertInto));
     writers.push(...all.map(({ down }) => down));
     beside.push(...besideExperts(mlp));
@@ -179,8 +181,8 @@ function apartNorms({ apart }: ExpertsPlan): NormPlan[] {
 }
 
 /** What reads the input of a mixture and is no feed. */
-function besideExperts({ router, shared }: ExpertsPlan): LinearPlan[] {
-  return [router, ...(shared?.outputGate ? [shared.outputGate] : [])];
+function besideExperts({ router, shared, latent }: ExpertsPlan): LinearPlan[] {
+  return [router, ...(latent ? [latent.into] : []), ...(shared?.outputGate ? [shared.outputGate] : [])];
 }
 
 function residualSite(plan: ModelPlan): FoldSite {

@@ -27,6 +27,8 @@ export interface ExpertsPlan {
   readonly intermediate: number;
   readonly gate: GatePlan;
   readonly shared: SharedExpertPlan | undefined;
+  /** Around the experts alone. */
+  readonly latent?: { readonly into: LinearPlan; readonly back: LinearPlan };
   readonly apart?: ExpertsApartPlan;
 }
 
@@ -127,6 +129,8 @@ export function expertsPlan(
     bias,
   });
   const bias = table.bias?.experts ?? false;
+  const width = table.latent && config.find(table.latent.size) ? config.count([table.latent.size]) : undefined;
+  const outer = width ?? hidden;
   const expert = (name: string, e: number, n: number, k: number) =>
     linear(name.replace('{expert}', String(e)), n, k, bias);
   return {
@@ -135,10 +139,14 @@ export function expertsPlan(
     router: linear(names.router, choices, hidden, config.flag(table.bias?.router ?? false)),
     routing: routingPlan(config, table, choices, prefix, countAt(config, table.perToken, index), multiplier),
     experts: Array.from({ length: count }, (_, e) => ({
-      ...(names.gate !== undefined && { gate: expert(names.gate, e, inner, hidden) }),
-      up: expert(names.up, e, inner, hidden),
-      down: expert(names.down, e, hidden, inner),
+      ...(names.gate !== undefined && { gate: expert(names.gate, e, inner, outer) }),
+      up: expert(names.up, e, inner, outer),
+      down: expert(names.down, e, outer, inner),
     })),
+    ...(table.latent &&
+      width !== undefined && {
+        latent: { into: linear(table.latent.into, width, hidden), back: linear(table.latent.back, hidden, width) },
+      }),
     intermediate: inner,
     gate: table.gate
       ? { kind: 'clamped', alpha: positive(config, table.gate.alpha), limit: positive(config, table.gate.limit) }

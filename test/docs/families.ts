@@ -26,6 +26,7 @@ export function tailOf(table: Architecture): [quantized: string, carried: string
   ];
   const carried = [
     ...(experts ? ['router'] : []),
+    ...(experts?.latent ? ['latent projections'] : []),
     ...Object.keys(recurrent?.carried ?? {}),
     ...(attention.names.sinks === undefined ? [] : ['sinks']),
     ...(table.perLayer ? ['per-layer embeddings and their linears'] : []),

@@ -16,7 +16,7 @@ export const nemotronH: Architecture = {
     mamba_hidden_act: 'silu',
     attention_bias: false,
     mlp_bias: false,
-    moe_latent_size: null,
+
     sliding_window: null,
   },
   published: {
@@ -93,6 +93,7 @@ export const nemotronH: Architecture = {
     normalize: { keys: ['norm_topk_prob'], otherwise: true },
     scale: { keys: ['routed_scaling_factor'], otherwise: 1 },
     groups: { count: 'n_group', top: 'topk_group', score: 'two best' },
+    latent: { size: 'moe_latent_size', into: 'mixer.fc1_latent_proj', back: 'mixer.fc2_latent_proj' },
     shared: {
       names: { up: 'mixer.shared_experts.up_proj', down: 'mixer.shared_experts.down_proj' },
       intermediate: { keys: ['moe_shared_expert_intermediate_size'] },

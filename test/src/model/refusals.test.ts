@@ -57,7 +57,7 @@ const CASES: readonly [name: string, more: Record<string, unknown>, key: RegExp]
     { layers_block_type: ['linear_attention', 'convolution'] },
     /'layer_types' does not say what block 1 is/,
   ],
-  ['nemotron_h', { moe_latent_size: 64 }, /'moe_latent_size'/],
+  ['nemotron_h', { moe_latent_size: 0 }, /'moe_latent_size' is out of range/],
   ['lfm2_moe', { use_expert_bias: false }, /'use_expert_bias'/],
   ['qwen3_next', { attn_output_gate: false }, /'attn_output_gate'/],
   ['qwen3_5_text', { linear_num_value_heads: 3 }, /'linear_num_value_heads' is no multiple of linear_num_key_heads/],

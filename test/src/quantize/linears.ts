@@ -71,6 +71,7 @@ export const MIXTURES: Readonly<Record<string, number>> = {
   longcat_flash: 2 * (5 + 3) + 4 * 3,
   mimo_v2_flash: 2 * 4 + 3 + 4 * 3,
   minimax_m2: 2 * (4 + 4 * 3),
+  'nemotron_h-latent': 3 * 2 + 2 + 2 + 4,
   nemotron_h: 2 + (3 * 2 + 2) + 4 + 2 + 2,
   olmoe: 2 * (4 + 4 * 3),
   phimoe: 2 * (4 + 4 * 3),

@@ -127,6 +127,7 @@ const SHARED: Readonly<Record<string, number>> = {
   llama4: 3,
   llama4_text: 3,
   nemotron_h: 2,
+  'nemotron_h-latent': 2,
   qwen2_moe: 6,
   qwen3_5_moe: 6,
   qwen3_next: 6,
@@ -135,9 +136,9 @@ const SHARED: Readonly<Record<string, number>> = {
 /** Of these some experts have no weights: they hand on what they read. */
 const IDLE = new Set(['longcat_flash']);
 /** Experts without gates. */
-const PLAIN = new Set(['nemotron_h']);
+const PLAIN = new Set(['nemotron_h', 'nemotron_h-latent']);
 /** The layer with experts that is looked at, if it is not the second. */
-const LAYER: Readonly<Record<string, number>> = { longcat_flash: 0 };
+const LAYER: Readonly<Record<string, number>> = { longcat_flash: 0, 'nemotron_h-latent': 0 };
 
 /** Experts see their routed rows, shared experts every token. */
 function checkRows(summary: QuantizeSummary, name: string): void {
