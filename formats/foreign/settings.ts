@@ -2,6 +2,7 @@ import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { LpqError } from '../../src/core/error.js';
 import { readRegularText } from '../directory/read-file.js';
+import { withoutBareFloats } from '../safetensors/python-floats.js';
 
 /** Quantization settings of a checkpoint, and the method that they name. */
 export interface ForeignSettings {
@@ -56,7 +57,7 @@ function normal(method: string): string {
 
 function parse(file: string): unknown {
   try {
-    return JSON.parse(readRegularText(file));
+    return JSON.parse(withoutBareFloats(readRegularText(file)));
   } catch (cause) {
     throw new LpqError('LPQ_CONFIG', `${file} cannot be read: ${(cause as Error).message}`, { cause });
   }
