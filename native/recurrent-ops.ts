@@ -32,4 +32,13 @@ export const recurrentOps = {
     past: Past,
     p: { heads: number; keyHeads: number; keyDim: number; valueDim: number; strength?: number },
   ) => enqueue(rt, 'gated_delta', [t.q, t.k, t.v, t.decay, t.beta, t.rate, t.bias], y, past, p),
+
+  /** A selective state space: step, rate, bias and skip one a head (Mamba-2), or one a channel (Mamba). */
+  selectiveScan: (
+    rt: NativeRuntime,
+    t: { x: Tensor; b: Tensor; c: Tensor; step: Tensor; rate: Tensor; bias: Tensor; skip: Tensor },
+    y: Tensor,
+    past: Past,
+    p: { heads: number; headDim: number; groups: number; size: number; least?: number; most?: number },
+  ) => enqueue(rt, 'selective_scan', [t.x, t.b, t.c, t.step, t.rate, t.bias, t.skip], y, past, p),
 } as const;

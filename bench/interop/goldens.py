@@ -24,6 +24,19 @@ MLA = dict(q_lora_rank=24, kv_lora_rank=16, qk_nope_head_dim=16, qk_rope_head_di
            n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=32, n_shared_experts=1, n_group=4, topk_group=2,
            first_k_dense_replace=1)
 MOE = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=32)
+DELTA = dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=24, linear_value_head_dim=12)
+KDA = dict(linear_num_heads=3, linear_head_dim=20, kv_lora_rank=16, qk_nope_head_dim=16, qk_rope_head_dim=6, v_head_dim=12,
+           num_key_value_heads=4, num_local_experts=8, num_experts_per_tok=3, moe_intermediate_size=32, n_shared_experts=2, n_group=1,
+           topk_group=1, mlp_layer_types=["dense", "sparse", "sparse"])
+MAMBA2 = dict(mamba_num_heads=8, mamba_head_dim=10, n_groups=2, ssm_state_size=12, head_dim=16, n_routed_experts=6, num_experts_per_tok=2,
+              moe_intermediate_size=32, moe_shared_expert_intermediate_size=48)
+GRANITE4 = dict(mamba_n_heads=8, mamba_d_head=16, mamba_d_state=12, num_local_experts=5, num_experts_per_tok=2, shared_intermediate_size=40,
+                attention_multiplier=0.2, embedding_multiplier=3.0, residual_multiplier=0.6, logits_scaling=2.0)
+FALCON_H1 = dict(mamba_n_heads=4, mamba_d_head=10, mamba_d_ssm=40, mamba_d_state=12, head_dim=24, embedding_multiplier=2.0, key_multiplier=0.7,
+                 attention_out_multiplier=0.9, ssm_in_multiplier=1.1, ssm_out_multiplier=0.8, lm_head_multiplier=0.5, mlp_multipliers=[0.8, 1.2],
+                 ssm_multipliers=[0.9, 0.8, 1.1, 1.2, 0.7])
+JAMBA = dict(mamba_d_state=10, mamba_dt_rank=6, num_experts=5, num_experts_per_tok=2, attn_layer_period=3, attn_layer_offset=1,
+             expert_layer_period=2, expert_layer_offset=0)
 YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=32)
 LLAMA3 = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=32)
@@ -154,6 +167,27 @@ VARIANTS = {
                                      rope_parameters=dict(YARN, truncate=False, beta_fast=32.0, beta_slow=1.0))),
     "gpt-oss-plain": ("GptOss", dict(head_dim=24, num_local_experts=3, num_experts_per_tok=1, sliding_window=5, attention_bias=False,
                                      tie_word_embeddings=True, rope_parameters=dict(rope_type="default", rope_theta=10000.0))),
+    "olmo-hybrid": ("OlmoHybrid", dict(DELTA, layer_types=["linear_attention", "linear_attention", "full_attention"])),
+    "olmo-hybrid-positive": ("OlmoHybrid", dict(DELTA, linear_num_key_heads=4, linear_allow_neg_eigval=False, linear_conv_kernel_dim=3,
+                                                layer_types=["full_attention", "linear_attention", "full_attention"], tie_word_embeddings=True)),
+    "kimi-linear": ("KimiLinear", dict(KDA, layer_types=["linear_attention", "full_attention", "linear_attention"])),
+    "kimi-linear-groups": ("KimiLinear", dict(KDA, q_lora_rank=24, n_group=4, topk_group=2, norm_topk_prob=False, linear_head_dim=12,
+                                              layer_types=["full_attention", "linear_attention", "linear_attention"])),
+    "nemotron-h": ("NemotronH", dict(MAMBA2, hybrid_override_pattern="MM*E-M")),
+    "nemotron-h-biases": ("NemotronH", dict(MAMBA2, layers_block_type=["moe", "linear_attention", "full_attention"], n_groups=4, use_bias=True,
+                                            use_conv_bias=False, time_step_min=0.3, n_group=2, topk_group=1, routed_scaling_factor=2.5)),
+    "nemotron-h-latent": ("NemotronH", dict(MAMBA2, hybrid_override_pattern="EM*E", moe_latent_size=24)),
+    "granite-hybrid": ("GraniteMoeHybrid", dict(GRANITE4, layer_types=["linear_attention", "full_attention", "linear_attention"])),
+    "granite-hybrid-biases": ("GraniteMoeHybrid", dict(GRANITE4, mamba_proj_bias=True, mamba_n_groups=2, mamba_d_conv=2, mamba_expand=1,
+                                                       mamba_d_head="auto", position_embedding_type="rope", time_step_limit=[0.2, 0.9],
+                                                       layer_types=["full_attention", "linear_attention", "linear_attention"])),
+    "falcon-h1": ("FalconH1", dict(FALCON_H1)),
+    "falcon-h1-gate-first": ("FalconH1", dict(FALCON_H1, mamba_rms_norm=True, mamba_norm_before_gate=False, mamba_n_groups=4, mamba_d_ssm=None,
+                                              mamba_d_head="auto", projectors_bias=True, mlp_bias=True, attention_in_multiplier=1.3)),
+    "falcon-h1-plain": ("FalconH1", dict(FALCON_H1, mlp_multipliers=None, ssm_multipliers=None, mamba_conv_bias=False, mamba_d_ssm=40)),
+    "jamba": ("Jamba", dict(JAMBA)),
+    "jamba-dense": ("Jamba", dict(JAMBA, num_experts=1, mamba_dt_rank="auto", mamba_proj_bias=True, mamba_conv_bias=False, mamba_expand=3,
+                                  mamba_d_conv=3, attn_layer_period=3, attn_layer_offset=2)),
 }
 
 
@@ -299,7 +333,7 @@ def randomise(model, seed):
         ]:
             noise = torch.randn(tensor.shape, generator=generator)
             if "norm" in name.lower() or ".ln_" in name:
-                plus = re.match("gemma[23]?for|nemotron", type(model).__name__.lower()) or name.endswith("bias")
+                plus = re.match("gemma[23]?for|nemotronfor", type(model).__name__.lower()) or name.endswith("bias")
                 value = 0.2 * noise + (0.0 if plus else 1.0)
                 if "q_norm" in name and re.match("gemma(3n|4)", type(model).__name__.lower()):
                     value = value / len(value)  # scores that no factor makes small

@@ -43,7 +43,7 @@ export function benchBytes({ shape, blocks, m, contexts, prefill }: ModelBenchRe
   const sequences = Math.max(1, ...m);
   const kept = plan.blocks.reduce((sum, { attention }) => {
     // Keys and values in 16 bits; states of recurrent layers do not grow with the context.
-    if (attention.kind === 'recurrent') return sum;
+    if (attention.kind === 'recurrent' || attention.kind === 'nothing') return sum;
     return sum + (attention.kind === 'mla' ? 4 * graph.hidden : 4 * attention.kvHeads * attention.headDim);
   }, 0);
   const cache = kept * Math.max(prefill, sequences * Math.max(...contexts));

@@ -226,7 +226,9 @@ function marks(model: ResidentModel, calls: readonly TimedCall[]) {
 
 function schemeOf(plan: ModelPlan, kv: 8 | 4 | 2): KvScheme {
   const [headDim] = plan.blocks.flatMap(({ attention }) =>
-    attention.kind === 'recurrent' ? [] : [attention.kind === 'mla' ? attention.value : attention.headDim],
+    attention.kind === 'recurrent' || attention.kind === 'nothing'
+      ? []
+      : [attention.kind === 'mla' ? attention.value : attention.headDim],
   );
   return kvSchemeOf({ kv: String(kv) as '2' | '4' | '8' }, headDim as number);
 }

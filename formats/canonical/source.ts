@@ -11,6 +11,7 @@ import { fusedNames } from '../fp8-block/fused.js';
 import { ggufFiles } from '../gguf/source/directory.js';
 import { GgufTensors } from '../gguf/source/tensors.js';
 import { Checkpoint, readConfig } from '../safetensors/checkpoint.js';
+import { withoutBareFloats } from '../safetensors/python-floats.js';
 import type { TensorReader } from '../safetensors/read.js';
 import { dequantizeModule } from './dequantize.js';
 import { mixedModule } from './mixed.js';
@@ -268,7 +269,7 @@ export function floatTensor(weights: TensorReader, name: string): Tensor {
 
 function readJson(file: string): unknown {
   try {
-    return JSON.parse(readRegularText(file));
+    return JSON.parse(withoutBareFloats(readRegularText(file)));
   } catch (cause) {
     throw new LpqError('LPQ_CONFIG', `${file} cannot be read: ${(cause as Error).message}`, { cause });
   }

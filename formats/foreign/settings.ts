@@ -4,6 +4,7 @@ import { LpqError } from '../../src/core/error.js';
 import { unpublishedInt4 } from '../compressed-tensors/published.js';
 import { withMember, withoutInner } from '../directory/json-text.js';
 import { readRegularText } from '../directory/read-file.js';
+import { withoutBareFloats } from '../safetensors/python-floats.js';
 
 /** Quantization settings of a checkpoint, and the method that they name. */
 export interface ForeignSettings {
@@ -85,7 +86,7 @@ function normal(method: string): string {
 
 function parse(file: string): unknown {
   try {
-    return JSON.parse(readRegularText(file));
+    return JSON.parse(withoutBareFloats(readRegularText(file)));
   } catch (cause) {
     throw new LpqError('LPQ_CONFIG', `${file} cannot be read: ${(cause as Error).message}`, { cause });
   }

@@ -4,6 +4,7 @@ import { isDeepStrictEqual } from 'node:util';
 import { type ErrorFacts, LpqError } from '../../src/core/error.js';
 import { readRegularText } from '../directory/read-file.js';
 import { fingerprintOf } from './fingerprint.js';
+import { withoutBareFloats } from './python-floats.js';
 import { SafetensorsFile } from './read.js';
 import { ShardReader } from './shards.js';
 import { parseStrictJson, StrictJsonError } from './strict-json.js';
@@ -79,7 +80,7 @@ export class Checkpoint extends ShardReader {
 /** Reads DIR/config.json. Throws LPQ_CONFIG when it is absent, broken or no object. */
 export function readConfig(dir: string): Record<string, unknown> {
   const file = path.join(dir, 'config.json');
-  return parseConfig(file, readText(file, 'LPQ_CONFIG'));
+  return parseConfig(file, withoutBareFloats(readText(file, 'LPQ_CONFIG')));
 }
 
 /**
@@ -88,7 +89,7 @@ export function readConfig(dir: string): Record<string, unknown> {
  */
 export function readConfigText(dir: string, config: Readonly<Record<string, unknown>>): string {
   const file = path.join(dir, 'config.json');
-  const text = readText(file, 'LPQ_CONFIG');
+  const text = withoutBareFloats(readText(file, 'LPQ_CONFIG'));
   if (isDeepStrictEqual(parseConfig(file, text), config)) return text;
   throw new LpqError('LPQ_CONFIG', `${file} has changed since it was read`, { hint: 'Run lpq again.' });
 }

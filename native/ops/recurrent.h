@@ -1,5 +1,7 @@
-// short_conv, gated_delta: layers that keep a state of fixed size instead of keys and values.
+// short_conv, gated_delta, selective_scan: layers that keep a state of fixed size instead of keys and values.
 #pragma once
+#include <limits>
+
 #include "ops/attention.h"
 
 namespace lpq::ops {
@@ -84,6 +86,40 @@ struct GatedDelta : Arguments {
     done();
   }
   bool by_channel() const { return decay.dim(1) != heads; }
+};
+
+// A selective state space. A head has a matrix S [size, headDim], at first 0; at every token, with
+// d = min(max(softplus(step + bias), least), most):
+//   S[n][p] = exp(-exp(rate) d) S[n][p] + d B[n] x[p];  y[p] = sum_n C[n] S[n][p] + skip x[p]
+// x and y f32 [T, heads*headDim], y not x; B and C f32 [T, groups*size]: head h reads those of group h div
+// (heads/groups). One step, rate, bias and skip a head (Mamba-2, arXiv:2405.21060, section 2.1): step f32 [T, heads],
+// rate [heads]; or a channel each (Mamba, arXiv:2312.00752, section 3.2): step f32 [T, heads*headDim], rate
+// [heads*headDim, size]. bias as wide as step, skip, too; rate, bias and skip f32, f16 or bf16. A slot's state is
+// [heads, size, headDim]. Rows of S are taken in order, in f32 with fused sums. CPU only.
+struct SelectiveScan : Arguments {
+  int64_t heads = at_least(1, "heads"), head_dim = at_least(1, "headDim");
+  int64_t groups = at_least(1, "groups"), size = at_least(1, "size");
+  const Tensor& x = input("x", {f32}, {-1, heads * head_dim});
+  const Tensor& b = input("b", {f32}, {x.dim(0), groups * size});
+  const Tensor& c = input("c", {f32}, {x.dim(0), groups * size});
+  const Tensor& step = input("step", {f32}, {x.dim(0), -1});
+  const bool by_channel = step.dim(1) != heads;
+  const Tensor& rate = input("rate", kFloats, by_channel ? Dims{heads * head_dim, size} : Dims{heads});
+  const Tensor& bias = input("bias", kFloats, {step.dim(1)});
+  const Tensor& skip = input("skip", kFloats, {step.dim(1)});
+  const Tensor& y = output("y", {f32}, {x.dim(0), heads * head_dim});
+  Recurrence past = Recurrence::read(*this, {heads, size, head_dim});
+  double least = number("least", 0), most = number("most", std::numeric_limits<double>::infinity());
+
+  explicit SelectiveScan(const Call& call) : Arguments(call, "selective_scan") {
+    require(heads % groups == 0,
+            "heads is " + std::to_string(heads) + ", not a multiple of groups = " + std::to_string(groups));
+    require(!by_channel || step.dim(1) == heads * head_dim,
+            "step has " + std::to_string(step.dim(1)) + " columns, neither one a head nor one a channel");
+    require(least >= 0 && least <= most, "least is not from 0 to most");
+    require(x.dim(0) == 0 || y.raw() != x.raw(), "y must not be x");
+    done();
+  }
 };
 
 }  // namespace lpq::ops

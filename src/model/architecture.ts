@@ -21,6 +21,10 @@ export interface Architecture {
   readonly text?: TextTable;
   readonly defaults?: Readonly<Record<string, unknown>>;
   readonly published?: PublishedKeys;
+  /** Present where a block has one branch, with the names of attention, MLP and experts alike. */
+  readonly single?: SingleBranch;
+  /** Names in blocks, and what checkpoints without those have instead. */
+  readonly respelled?: readonly (readonly [name: string, instead: string])[];
   /** Keys that change the computation in ways lpq does not know, with the only value it takes; absent and null pass. */
   readonly only?: Readonly<Record<string, unknown>>;
   readonly names: {
@@ -87,6 +91,13 @@ export interface TextTable {
   readonly flat?: true;
 }
 
+/** The types that `layer_types` gives to blocks of one branch, beside those of recurrent layers. */
+export interface SingleBranch {
+  readonly attention: readonly string[];
+  readonly mlp: readonly string[];
+  readonly experts: readonly string[];
+}
+
 /** What the authors' config.json calls otherwise than the class does. */
 export interface PublishedKeys {
   /** A list of numbers under `key`: the class's list `as`, of the names at those indices. */
@@ -94,7 +105,19 @@ export interface PublishedKeys {
   /** Keys that say again what another does, or so many times that. */
   readonly same: Readonly<Record<string, { readonly as: string; readonly times?: number }>>;
   /** The key of the theta of blocks with a window, beside rope_theta and partial_rotary_factor. */
-  readonly rope: { readonly local: string };
+  readonly rope?: { readonly local: string };
+  /** What gives layer_types and their number: a list of types, or a string with a letter for each. */
+  readonly blockTypes?: {
+    readonly list: string;
+    readonly pattern: string;
+    readonly letters: Readonly<Record<string, string>>;
+  };
+  /** An object whose settings the class has outside, by its keys; `blocks`: lists of blocks, counted from 1, that are each of a type. */
+  readonly within?: {
+    readonly key: string;
+    readonly settings: Readonly<Record<string, string>>;
+    readonly blocks: { readonly as: string; readonly types: Readonly<Record<string, string>> };
+  };
 }
 
 /** A prefix spelled in another way: '' for the path of the base model, which checkpoints saved from its class leave out. */
@@ -138,6 +161,8 @@ export interface EmbeddingTable {
 export interface ResidualTable {
   /** h += multiplier * branch(h). */
   readonly multiplier?: Setting<number>;
+  /** Of attention and of a recurrent layer beside it, where they have their own. */
+  readonly mixers?: { readonly attention: Setting<number>; readonly recurrent: Setting<number> };
   /** True: attention and MLP both read the h that entered the block. */
   readonly parallel?: Setting<boolean>;
   /** True: side by side, the MLP reads what attention's norm makes; otherwise it has a norm of its own all the same. */
@@ -280,6 +305,8 @@ export interface ScaleTable {
   readonly rootOf?: Setting<number>;
   /** This number itself. */
   readonly factor?: Setting<number>;
+  /** More factors. */
+  readonly times?: readonly Setting<number>[];
   /** False: 1. */
   readonly enabled?: Setting<boolean>;
   /** True: divided by the index of the block, counted from 1. */
@@ -293,6 +320,10 @@ export interface RopeTable {
   readonly share?: number;
   /** True: the class rotates only the first `partial_rotary_factor` of a head. Others read no such key. */
   readonly partial?: boolean;
+  /** Nothing is rotated unless a key has this value. */
+  readonly when?: { readonly key: string; readonly is: string };
+  /** True: with an explicit null as theta nothing is rotated. */
+  readonly nullable?: true;
   /** Blocks without a window rotate nothing: always, or only where `sliding_window` says that there are windows. */
   readonly slidingOnly?: 'always' | 'if-windowed';
   /** Blocks that rotate nothing: those of 0 in the list under `list`, where absent every so-many-th. */
@@ -347,6 +378,8 @@ interface MlpCommon {
    * of models of more.
    */
   readonly sparsity?: { readonly list: string; readonly otherwise: number; readonly blocks: number };
+  /** Key of a pair of numbers: what multiplies what gate makes, and what multiplies the output. */
+  readonly multipliers?: string;
   /** Whether blocks that read another block's keys and values have twice the size. */
   readonly doubledShared?: Setting<boolean>;
   /** Where `enabled`, the size is two thirds of what the keys say, times `times`, rounded up to a multiple (LFM2). */
@@ -401,8 +434,8 @@ export interface MlaTable {
     readonly kvB: string;
     readonly o: string;
   };
-  /** Rotary theta of the class. */
-  readonly theta: number;
+  /** Rotary theta of the class; none: nothing is rotated. */
+  readonly theta?: number;
   /** Of qA, kvA and o; the others have none. */
   readonly bias: Setting<boolean>;
   /** Of the norms of compressed vectors, whatever the model's other norms say. */
@@ -419,13 +452,15 @@ export interface MlaTable {
 export interface ExpertsTable {
   readonly names: {
     readonly router: string;
-    readonly gate: string;
+    /** None: y = down(act(up x)). */
+    readonly gate?: string;
     readonly up: string;
     readonly down: string;
     /** A tensor [E] that is added to the shares when experts are chosen, and not to their weights. */
     readonly choiceBias?: string;
   };
-  /** Keys of config.json: E, k and the experts' intermediate size. */
+  /** Keys of config.json: E, k and the experts' intermediate size. `noneUpTo`: with so many or fewer no block has any. */
+  readonly noneUpTo?: number;
   readonly count: readonly string[];
   readonly perToken: readonly string[];
   readonly intermediate: readonly string[];
@@ -466,12 +501,19 @@ export interface ExpertsTable {
     readonly routerScale: string;
     readonly expertScale: string;
   };
+  /**
+   * Experts read and write vectors of so many dimensions, which one linear makes of the input and another turns back; both stay in 16
+   * bits. Without the key experts read the input itself.
+   */
+  readonly latent?: { readonly size: string; readonly into: string; readonly back: string };
   /** An MLP that every token goes through beside its experts. */
   readonly shared?: SharedExpertTable;
   /** Key of a list that says of each block whether it is 'sparse' or 'dense'; where it is absent the rest decides. */
   readonly blockTypes?: string;
   /** Blocks with (index + 1) divisible by this have experts, unless the list under `denseBlocks` has the index. */
   readonly every: Setting<number>;
+  /** Which of so many it is, in the place of the last. */
+  readonly offset?: Setting<number>;
   readonly denseBlocks: string;
   /** Key of the list of all blocks with experts; where it is absent the rest decides. */
   readonly sparseBlocks?: string;
@@ -490,7 +532,8 @@ export interface ExpertsTable {
 }
 
 export interface SharedExpertTable {
-  readonly names: { readonly gate: string; readonly up: string; readonly down: string };
+  /** `gateUp`: the linear of gate and up, the rows of one after those of the other; the two are names of its parts. */
+  readonly names: { readonly gate?: string; readonly up: string; readonly down: string; readonly gateUp?: string };
   /** Its intermediate size: a key of its own, or so many times the experts'. */
   readonly intermediate: { readonly keys: readonly string[] } | { readonly times: Setting<number> };
   /** A linear to one number, whose sigmoid multiplies the output. */

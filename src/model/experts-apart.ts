@@ -23,10 +23,14 @@ export interface ExpertInputs {
 export function expertInputs(
   rt: NativeRuntime,
   weights: BlockWeights,
-  { norm, apart }: ExpertsPlan,
+  { norm, apart, latent }: ExpertsPlan,
   state: BlockState,
 ): ExpertInputs {
   const shared = branchInput(rt, weights, norm, state);
+  if (latent) {
+    const experts = applyLinear(rt, weights, latent.into, shared, undefined, rt.activationDtype);
+    return { experts, shared, router: shared };
+  }
   if (!apart) return { experts: shared, shared, router: shared };
   const of = (own: typeof norm): Tensor => applyNorm(rt, weights, own, state.h);
   return { experts: of(apart.norm), shared, router: of(apart.routerNorm) };

@@ -12,7 +12,7 @@ import {
 } from './experts-apart.js';
 import { applyGate } from './gate.js';
 import type { LinearPlan } from './plan.js';
-import type { ExpertPlan, ExpertsPlan } from './plan-experts.js';
+import { type ExpertPlan, type ExpertsPlan, expertInto } from './plan-experts.js';
 import type { BlockState, BlockWeights, Feed, Stage } from './program.js';
 import { type SharedExpert, type SharedInner, sharedExpert, sharedTensors } from './shared-expert.js';
 import { SHORTCUT } from './shortcut.js';
@@ -23,8 +23,9 @@ export function expertsTensors(plan: ExpertsPlan): [string, readonly number[]][]
   return [
     ...normTensors(plan.norm),
     ...linearTensors(plan.router),
+    ...(plan.latent ? [plan.latent.into, plan.latent.back].flatMap(linearTensors) : []),
     ...(bias === undefined ? [] : [[bias.name, bias.shape] as [string, readonly number[]]]),
-    ...plan.experts.flatMap(({ gate, up, down }) => [gate, up, down].flatMap(linearTensors)),
+    ...plan.experts.flatMap((expert) => [...expertInto(expert), expert.down].flatMap(linearTensors)),
     ...sharedTensors(plan.shared),
     ...apartTensors(plan.apart, plan.experts.length),
   ];
@@ -57,9 +58,9 @@ export function expertsStages(plan: ExpertsPlan, handsOn = false): Stage[] {
 }
 
 function feeds(plan: ExpertsPlan, kind: 'gate_up' | 'down'): Feed[] {
-  return plan.experts.map(({ gate, up, down }, e) => ({
+  return plan.experts.map((expert, e) => ({
     id: `experts.${e}.${kind}`,
-    linears: (kind === 'down' ? [down] : [gate, up]).map((linear) => linearRef(linear, e)),
+    linears: (kind === 'down' ? [expert.down] : expertInto(expert)).map((linear) => linearRef(linear, e)),
   }));
 }
 
@@ -79,7 +80,7 @@ function route(
   const shares = rt.allocate('f32', [tokens, perToken]);
   const rows = rt.allocate('i32', [tokens * perToken]);
   const offsets = rt.allocate('i32', [experts + 1]);
-  const x = rt.allocate(normed.dtype, [tokens * perToken, plan.router.k]);
+  const x = rt.allocate(normed.dtype, [tokens * perToken, normed.shape[1] as number]);
   const bias = plan.routing.bias && weightOf(weights, plan.routing.bias.name).view([experts]);
   const choice = { k: perToken, sigmoid, normalize, scale, groups, topGroups, topTwo, ...(jitter > 0 && { jitter }) };
   ops.routeTopK(rt, scores, indices, shares, choice, bias);
@@ -134,11 +135,22 @@ function innerOf(rt: NativeRuntime, plan: ExpertsPlan, weights: BlockWeights, e:
   const expert = plan.experts[e] as ExpertPlan;
   const gate = rt.allocate(rt.activationDtype, [x.shape[0] as number, plan.intermediate]);
   const up = rt.allocate(gate.dtype, gate.shape);
-  applyTo(rt, weights, expert.gate, x, gate, 0);
-  applyTo(rt, weights, expert.up, x, up, 0);
+  applyInto(rt, weights, expert, x, { gate, up, first: 0 });
   applyGate(rt, plan.gate, gate, up);
   up.dispose();
   return gate;
+}
+
+/** What gate and up of one expert make of its rows; up alone where there is no gate. */
+function applyInto(
+  rt: NativeRuntime,
+  weights: BlockWeights,
+  expert: ExpertPlan,
+  rows: Tensor,
+  { gate, up, first }: { gate: Tensor; up: Tensor; first: number },
+): void {
+  if (expert.gate) applyTo(rt, weights, expert.gate, rows, gate, first);
+  applyTo(rt, weights, expert.up, rows, expert.gate ? up : gate, first);
 }
 
 /** A linear of one expert, from its rows into its part of `whole` [T*k, N]. */
@@ -187,10 +199,7 @@ function gateUpStage(plan: ExpertsPlan, shared: SharedExpert | undefined): Stage
       const up = rt.allocate(gate.dtype, gate.shape);
       await split(rt, x, routed.offsets, (e, rows, first) => {
         const expert = plan.experts[e];
-        if (expert) {
-          applyTo(rt, weights, expert.gate, rows, gate, first);
-          applyTo(rt, weights, expert.up, rows, up, first);
-        }
+        if (expert) applyInto(rt, weights, expert, rows, { gate, up, first });
         rows.dispose();
       });
       // Rows of idle experts hold nothing that is read.
@@ -227,6 +236,27 @@ function zeros(rt: NativeRuntime, shape: readonly number[]): Tensor {
   return made;
 }
 
+/** Adds to `to` f32 [T,C] what the experts of each token made, rows of `out`. */
+function addExperts(
+  rt: NativeRuntime,
+  weights: BlockWeights,
+  { latent, routing: { perToken: divide } }: ExpertsPlan,
+  { rows, weights: shares }: Routed,
+  out: Tensor,
+  to: Tensor,
+): void {
+  if (!latent) {
+    ops.scatterAddRows(rt, out, rows, shares, to, { divide });
+    return;
+  }
+  const sum = zeros(rt, [to.shape[0] as number, latent.back.k]);
+  ops.scatterAddRows(rt, out, rows, shares, sum, { divide });
+  const read = rt.allocate(rt.activationDtype, sum.shape);
+  ops.cast(rt, sum, read);
+  applyLinear(rt, weights, latent.back, read, { y: to, accumulate: true });
+  for (const tensor of [sum, read]) tensor.dispose();
+}
+
 function downStage(plan: ExpertsPlan, shared: SharedExpert | undefined, handsOn: boolean): Stage {
   return {
     id: 'experts.down',
@@ -254,7 +284,7 @@ function downStage(plan: ExpertsPlan, shared: SharedExpert | undefined, handsOn:
     },
     async advance(rt, weights, state) {
       const routed = state.aux as unknown as Routed;
-      const out = rt.allocate('f32', [routed.inner.shape[0] as number, plan.router.k]);
+      const out = rt.allocate('f32', [routed.inner.shape[0] as number, plan.latent?.back.k ?? plan.router.k]);
       await split(rt, routed.inner, routed.offsets, (e, rows, first) => {
         const expert = plan.experts[e];
         if (expert) applyTo(rt, weights, expert.down, rows, out, first);
@@ -262,9 +292,7 @@ function downStage(plan: ExpertsPlan, shared: SharedExpert | undefined, handsOn:
         rows.dispose();
       });
       const aside = handsOn ? zeros(rt, state.h.shape) : undefined;
-      addBranches(rt, weights, plan, shared, state, (to) =>
-        ops.scatterAddRows(rt, out, routed.rows, routed.weights, aside ?? to, { divide: plan.routing.perToken }),
-      );
+      addBranches(rt, weights, plan, shared, state, (to) => addExperts(rt, weights, plan, routed, out, aside ?? to));
       out.dispose();
       for (const tensor of Object.values(state.aux)) tensor.dispose();
       return { ...state, aux: aside ? { [SHORTCUT]: aside } : {} };

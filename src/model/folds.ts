@@ -1,5 +1,5 @@
 import type { AttentionPlan, BlockPlan, LinearPlan, ModelPlan, NormPlan } from './plan.js';
-import type { ExpertPlan, ExpertsPlan } from './plan-experts.js';
+import { type ExpertsPlan, expertInto, type SharedExpertPlan } from './plan-experts.js';
 import type { MlaPlan } from './plan-mla.js';
 import { projections } from './projections.js';
 
@@ -69,11 +69,12 @@ function normSites(block: BlockPlan, index: number): ScaleSite[] {
   const { attention, mlp } = block;
   const { feeds } = streamLinears(block);
   const beside = mlp.kind === 'experts' ? besideExperts(mlp) : [];
-  const [first, ...rest] = feeds as [LinearPlan[], ...LinearPlan[][]];
+  const mixers = (attention.kind === 'nothing' ? 0 : 1) + (block.beside ? 1 : 0);
+  const [first, rest] = [feeds.slice(0, mixers), feeds.slice(mixers)];
   const kept = attention.kind === 'recurrent' ? attention.kept : [];
   const branches: [NormPlan | undefined, LinearPlan[][], LinearPlan[]][] = [
     // LAuReL reads the same, and adds it.
-    [block.altUp ? undefined : attention.norm, [first], [...kept]],
+    [block.altUp ? undefined : attention.norm, first, [...kept]],
     // Experts apart read other norms, which nothing scales.
     [mlp.kind === 'experts' && mlp.apart ? undefined : mlp.norm, rest, beside],
   ];
@@ -112,8 +113,15 @@ function upSites({ attention, mlp }: BlockPlan, index: number): ScaleSite[] {
   if (mlp.kind === 'gated') return [...values, site('up', mlp.up, mlp.down)];
   if (mlp.kind === 'fused') return [...values, site('up', mlp.gateUp, mlp.down, mlp.down.k)];
   if (mlp.kind !== 'experts' || mlp.gate.kind !== 'gated') return values;
-  const shared = mlp.shared ? [site('shared.up', mlp.shared.up, mlp.shared.down)] : [];
+  const shared = mlp.shared ? [sharedSite(mlp.shared, site)] : [];
   return [...values, ...mlp.experts.map(({ up, down }, e) => site(`experts.${e}.up`, up, down)), ...shared];
+}
+
+function sharedSite(
+  { up, down, fused }: SharedExpertPlan,
+  site: (name: string, up: LinearPlan, down: LinearPlan, start?: number) => ScaleSite,
+): ScaleSite {
+  return fused ? site('shared.up', fused, down, down.k) : site('shared.up', up, down);
 }
 
 const rowsOf = (linear: LinearPlan, starts: readonly number[] = [0]): FoldAxis[] => [
@@ -133,28 +141,35 @@ const reader = (linears: readonly LinearPlan[], starts: readonly number[] = [0])
 });
 
 /** The linears of a block that read the residual stream, feed by feed, those that are no feed, and those that write it. */
-function streamLinears({ attention, mlp, perLayer }: BlockPlan): {
+function streamLinears({ attention, beside: also, mlp, perLayer }: BlockPlan): {
   feeds: LinearPlan[][];
   beside: LinearPlan[];
   writers: LinearPlan[];
 } {
   const feeds: LinearPlan[][] = [];
   const beside: LinearPlan[] = perLayer ? [perLayer.gate] : [];
-  const writers: LinearPlan[] = perLayer ? [attention.o, perLayer.back] : [attention.o];
+  const mixed = [...(attention.kind === 'nothing' ? [] : [attention.o]), ...(also ? [also.o] : [])];
+  const writers: LinearPlan[] = perLayer ? [...mixed, perLayer.back] : mixed;
   if (attention.kind === 'recurrent') {
     feeds.push([...attention.feed]);
     beside.push(...attention.kept);
   } else if (attention.kind === 'mla') {
     const { query, kvA } = attention;
     feeds.push([query.kind === 'direct' ? query.linear : query.a, kvA]);
-  } else feeds.push(projections(attention));
+  } else if (attention.kind === 'attention') feeds.push(projections(attention));
+  if (also) {
+    feeds.push([...also.feed]);
+    beside.push(...also.kept);
+  }
   if (mlp.kind === 'experts') {
     const { experts, shared } = mlp;
-    const all: ExpertPlan[] = [...experts, ...(shared ? [shared] : [])];
-    feeds.push(...all.map(({ gate, up }) => [gate, up]));
+    // Experts behind a latent vector neither read the stream nor write it.
+    const all = [...(mlp.latent ? [] : experts), ...(shared ? [shared] : [])];
+    if (mlp.latent) writers.push(mlp.latent.back);
+    feeds.push(...all.map(expertInto));
     writers.push(...all.map(({ down }) => down));
     beside.push(...besideExperts(mlp));
-  } else {
+  } else if (mlp.kind !== 'nothing') {
     feeds.push(mlp.kind === 'gated' ? [mlp.gate, mlp.up] : [mlp.kind === 'fused' ? mlp.gateUp : mlp.up]);
     writers.push(mlp.down);
   }
@@ -166,8 +181,8 @@ function apartNorms({ apart }: ExpertsPlan): NormPlan[] {
 }
 
 /** What reads the input of a mixture and is no feed. */
-function besideExperts({ router, shared }: ExpertsPlan): LinearPlan[] {
-  return [router, ...(shared?.outputGate ? [shared.outputGate] : [])];
+function besideExperts({ router, shared, latent }: ExpertsPlan): LinearPlan[] {
+  return [router, ...(latent ? [latent.into] : []), ...(shared?.outputGate ? [shared.outputGate] : [])];
 }
 
 function residualSite(plan: ModelPlan): FoldSite {
@@ -203,7 +218,7 @@ function once(axes: readonly FoldAxis[]): FoldAxis[] {
 
 function attentionSites({ attention }: BlockPlan, index: number): FoldSite[] {
   // Channels of a recurrence are tied to those of its convolution, its state and its gates.
-  if (attention.kind === 'recurrent') return [];
+  if (attention.kind === 'recurrent' || attention.kind === 'nothing') return [];
   return attention.kind === 'mla' ? latentSites(attention, index) : valueSites(attention, index);
 }
 
@@ -257,6 +272,7 @@ function latentSites({ query, kvA, kvNorm, kvB, o, heads, latent, plain, value }
 }
 
 function mlpSites({ mlp }: BlockPlan, index: number): FoldSite[] {
+  if (mlp.kind === 'nothing') return [];
   const hidden = (name: string, into: readonly LinearPlan[], down: LinearPlan, starts = [0]): FoldSite => ({
     id: `blocks.${index}.${name}`,
     kind: 'hidden',
@@ -266,8 +282,17 @@ function mlpSites({ mlp }: BlockPlan, index: number): FoldSite[] {
   });
   if (mlp.kind === 'experts')
     return [
-      ...mlp.experts.map(({ gate, up, down }, e) => hidden(`experts.${e}.hidden`, [gate, up], down)),
-      ...(mlp.shared ? [hidden('shared.hidden', [mlp.shared.gate, mlp.shared.up], mlp.shared.down)] : []),
+      ...mlp.experts.map((expert, e) => hidden(`experts.${e}.hidden`, expertInto(expert), expert.down)),
+      ...(mlp.shared
+        ? [
+            hidden(
+              'shared.hidden',
+              expertInto(mlp.shared),
+              mlp.shared.down,
+              mlp.shared.fused ? [0, mlp.shared.down.k] : [0],
+            ),
+          ]
+        : []),
     ];
   if (mlp.kind === 'fused') return [hidden('hidden', [mlp.gateUp], mlp.down, [0, mlp.down.k])];
   return [hidden('hidden', mlp.kind === 'gated' ? [mlp.gate, mlp.up] : [mlp.up], mlp.down)];

@@ -64,7 +64,7 @@ function expertSlices(source: WeightSource): Map<string, Slice> {
         const down = fused.parts.includes('down');
         const form = { ...fused, bias, n: down ? hidden : inner, k: down ? inner : hidden };
         for (const [part, expert, slice] of sliced(name, source.shape(name), form, source.dir)) {
-          const linear = prefix + experts.names[part].replace('{expert}', String(expert));
+          const linear = prefix + (experts.names[part] as string).replace('{expert}', String(expert));
           slices.set(`${linear}.${bias ? 'bias' : 'weight'}`, slice);
         }
       }

@@ -2,8 +2,9 @@ import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import type { GatePlan } from './plan-experts.js';
 
-/** gate [.., I] becomes the hidden activation of an expert. */
+/** gate [.., I], what up makes where there is no gate, becomes the hidden activation of an expert. */
 export function applyGate(rt: NativeRuntime, plan: GatePlan, gate: Tensor, up: Tensor): void {
-  if (plan.kind === 'clamped') ops.clampedSwiglu(rt, gate, up, gate, { alpha: plan.alpha, limit: plan.limit });
+  if (plan.kind === 'plain') ops.activation(rt, gate, gate, { act: plan.activation });
+  else if (plan.kind === 'clamped') ops.clampedSwiglu(rt, gate, up, gate, { alpha: plan.alpha, limit: plan.limit });
   else ops.gatedActivation(rt, gate, up, gate, { act: plan.activation });
 }

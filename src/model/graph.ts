@@ -5,6 +5,7 @@ import { attentionStages, attentionTensors, type Beside } from './attention.js';
 import { ended, endTensors } from './block-end.js';
 import { expertsStages, expertsTensors } from './experts.js';
 import { expertSource } from './fused-experts.js';
+import { besideStages } from './mixers/beside.js';
 import { recurrentStages, recurrentTensors } from './mixers/stages.js';
 import { mlaStages, mlaTensors } from './mla.js';
 import { mlpStages, mlpTensors } from './mlp.js';
@@ -61,30 +62,45 @@ export function buildGraph(plan: ModelPlan): ModelGraph {
 }
 
 function mixerTensors(plan: BlockPlan['attention']): [string, readonly number[]][] {
+  if (plan.kind === 'nothing') return [];
   if (plan.kind === 'recurrent') return recurrentTensors(plan);
   return plan.kind === 'mla' ? mlaTensors(plan) : attentionTensors(plan);
 }
 
-function mixerStages(plan: BlockPlan['attention'], ropes: RopeCache, beside: Beside | undefined): Stage[] {
+function mixerStages(
+  { attention: plan, beside: also }: BlockPlan,
+  ropes: RopeCache,
+  beside: Beside | undefined,
+): Stage[] {
+  if (also && plan.kind === 'attention') return besideStages(plan, also, ropes);
+  if (plan.kind === 'nothing') return [];
   if (plan.kind === 'recurrent') return recurrentStages(plan);
   return plan.kind === 'mla' ? mlaStages(plan, ropes) : attentionStages(plan, ropes, beside);
+}
+
+function mlpTensorsOf(plan: BlockPlan['mlp']): [string, readonly number[]][] {
+  if (plan.kind === 'nothing') return [];
+  return plan.kind === 'experts' ? expertsTensors(plan) : mlpTensors(plan);
+}
+
+function mlpStagesOf(plan: BlockPlan['mlp'], parallel: boolean, shortcut: BlockPlan['shortcut']): Stage[] {
+  if (plan.kind === 'nothing') return [];
+  return plan.kind === 'experts' ? expertsStages(plan, shortcut === 'from') : mlpStages(plan, parallel);
 }
 
 function buildBlock(plan: BlockPlan, index: number, ropes: RopeCache): Block {
   const { attention, mlp, parallel, shortcut } = plan;
   const beside = parallel ? { norm: mlp.norm } : undefined;
   const stages = shortcutStages(
-    [
-      ...mixerStages(attention, ropes, beside),
-      ...(mlp.kind === 'experts' ? expertsStages(mlp, shortcut === 'from') : mlpStages(mlp, parallel)),
-    ],
+    [...mixerStages(plan, ropes, beside), ...mlpStagesOf(mlp, parallel, shortcut)],
     shortcut,
   );
   return {
     index,
     tensors: new Map([
       ...mixerTensors(attention),
-      ...(mlp.kind === 'experts' ? expertsTensors(mlp) : mlpTensors(mlp)),
+      ...(plan.beside ? mixerTensors(plan.beside) : []),
+      ...mlpTensorsOf(mlp),
       ...(plan.altUp ? altUpTensors(plan) : endTensors(plan)),
     ]),
     stages: plan.altUp

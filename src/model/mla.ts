@@ -71,6 +71,7 @@ function headsStage(plan: MlaPlan, ropes: RopeCache): Stage {
     async advance(rt, weights, state) {
       const { q: given, kv } = state.aux as unknown as Latent;
       const rotate: Rotate = (x, count) => {
+        if (!plan.rope) return;
         const { cos, sin, positions } = ropes.forBatch(rt, plan.rope, state.batch);
         const { style } = plan.rope;
         ops.rope(rt, x, cos, sin, positions, { heads: count, headDim: plan.rotary, rotary: plan.rotary, style });

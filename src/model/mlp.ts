@@ -46,12 +46,15 @@ function inner(rt: NativeRuntime, weights: BlockWeights, plan: MlpPlan, x: Tenso
   const joined = plan.kind === 'gated' ? weights.joined?.get(plan.gate.name) : plan.gateUp;
   if (plan.kind === 'gated' && !joined) {
     const [gate, up] = [apply(plan.gate), apply(plan.up)];
+    if (plan.gateScale !== undefined) ops.scaleRows(rt, gate, undefined, gate, { factor: plan.gateScale });
     if (plan.deviations !== undefined) ops.gaussianTopK(rt, gate, gate, { deviations: plan.deviations });
     ops.gatedActivation(rt, gate, up, gate, { act });
     up.dispose();
     return gate;
   }
   const whole = apply(joined as LinearPlan);
+  if (plan.kind === 'gated' && plan.gateScale !== undefined)
+    ops.scaleRows(rt, whole, undefined, whole, { factor: plan.gateScale, first: 0, width: plan.gate.n });
   if (plan.kind === 'gated' && plan.deviations !== undefined) {
     const gate = rt.allocate(whole.dtype, [x.shape[0] as number, plan.gate.n]);
     ops.sliceColumns(rt, whole, gate, { first: 0 });

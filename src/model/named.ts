@@ -1,8 +1,10 @@
 import type { Architecture } from './architecture.js';
+import { respelledBlocks } from './respelled.js';
 import type { WeightShapes } from './source.js';
 
 /** The table with the names that this checkpoint has, where it is spelled in another way than the class does. */
-export function asNamed(table: Architecture, source: WeightShapes): Architecture {
+export function asNamed(architecture: Architecture, source: WeightShapes): Architecture {
+  const table = respelledBlocks(architecture, source);
   const { variants = [], ...names } = table.names;
   const spellings = [names, ...variants.map((variant) => respelled(names, variant))];
   const found = spellings.find((each) => holds(source, each)) ?? names;

@@ -95,7 +95,8 @@ export function attentionPlanner(
   };
   const temperature = temperaturePlan(config, table);
   return ({ prefix, index, layers, linear, branch }) => {
-    const turns = table.rope !== undefined && !skipsRotation(config, table.rope, index);
+    const turns =
+      table.rope !== undefined && !turnsNothing(config, table.rope) && !skipsRotation(config, table.rope, index);
     const sliding = isSliding(config, table.window, index, layers, turns);
     const kinds = { headDim: common, kvHeads: sliding ? stated * slidingKvHeads : stated };
     const { headDim, kvHeads, keysAsValues } = attentionSizes(config, table, index, sliding, kinds);
@@ -184,6 +185,7 @@ function scaleOf(config: Config, { scale }: AttentionTable, headDim: number, ind
     throw config.error(key, 'gives no scale for attention', value, 'a positive number');
   }
   if (!config.flag(scale?.enabled ?? true)) value = 1;
+  for (const times of scale?.times ?? []) value *= positive(config, times);
   return config.flag(scale?.byLayer ?? false) ? value / (index + 1) : value;
 }
 
@@ -204,6 +206,15 @@ function chunkOf(config: Config, { chunk }: AttentionTable, index: number, turns
 
 function slidingOnly(config: Config, { rope, window }: AttentionTable): boolean {
   return rope?.slidingOnly === 'always' || (rope?.slidingOnly === 'if-windowed' && windowSize(config, window) > 0);
+}
+
+/** Whether config.json says that nothing is rotated: in a key, or by an explicit null in the place of a theta, where the class knows that. */
+function turnsNothing(config: Config, table: RopeTable): boolean {
+  if (table.when && config.find(table.when.key)?.value !== table.when.is) return true;
+  if (!table.nullable) return false;
+  const inner = ropeParameters(config, table);
+  const holder = inner?.has('rope_theta') ? inner : config;
+  return holder.has('rope_theta') && holder.find('rope_theta') === undefined;
 }
 
 /** Whether a block rotates nothing, by the list of config.json or every so-many-th. */

@@ -3,13 +3,15 @@ import { type Config, keyOf, positive, settingNumber } from './config.js';
 import type { Activation, LinearPlan, NormPlan } from './plan.js';
 import type { ExpertsApartPlan } from './plan-experts-apart.js';
 
-/** What follows gate and up: act(gate) * up, or GPT-OSS's clamped gate. */
+/** What follows gate and up: act(gate) * up, act(up), or GPT-OSS's clamped gate. */
 export type GatePlan =
   | { readonly kind: 'gated'; readonly activation: Activation }
+  | { readonly kind: 'plain'; readonly activation: Activation }
   | { readonly kind: 'clamped'; readonly alpha: number; readonly limit: number };
 
 export interface ExpertPlan {
-  readonly gate: LinearPlan;
+  /** None: the activation is of what `up` makes. */
+  readonly gate?: LinearPlan;
   readonly up: LinearPlan;
   readonly down: LinearPlan;
 }
@@ -25,6 +27,8 @@ export interface ExpertsPlan {
   readonly intermediate: number;
   readonly gate: GatePlan;
   readonly shared: SharedExpertPlan | undefined;
+  /** Around the experts alone. */
+  readonly latent?: { readonly into: LinearPlan; readonly back: LinearPlan };
   readonly apart?: ExpertsApartPlan;
 }
 
@@ -46,7 +50,17 @@ export interface RoutingPlan {
   readonly bias: { readonly name: string; readonly shape: readonly number[] } | undefined;
 }
 
+/** The linears of an expert that read its input. */
+export function expertInto({ gate, up, fused }: ExpertPlan & { readonly fused?: LinearPlan }): LinearPlan[] {
+  if (fused) return [fused];
+  return gate ? [gate, up] : [up];
+}
+
 export interface SharedExpertPlan extends ExpertPlan {
+  /** One linear for gate and up, which are names of its parts. */
+  readonly fused?: LinearPlan;
+  /** Multiplies what it makes. */
+  readonly multiplier: number;
   readonly intermediate: number;
   readonly outputGate: LinearPlan | undefined;
 }
@@ -65,11 +79,12 @@ export function expertsRule(config: Config, table: ExpertsTable): (index: number
   const sparse = table.sparseBlocks === undefined ? undefined : config.find(table.sparseBlocks);
   const chosen = sparse && new Set(config.list(sparse.key, 'number'));
   const types = table.blockTypes === undefined ? [] : config.list(table.blockTypes, 'string');
+  const offset = table.offset === undefined ? every - 1 : settingNumber(config, table.offset);
   return (index) => {
     if (types.length > 0) return isSparse(config, table.blockTypes as string, types, index);
     if (chosen) return chosen.has(index);
     if (index < first || index > last || dense.has(index)) return false;
-    return every > 0 && (index + 1) % every === 0 && index % frequency === 0;
+    return every > 0 && index % every === offset && index % frequency === 0;
   };
 }
 
@@ -114,6 +129,8 @@ export function expertsPlan(
     bias,
   });
   const bias = table.bias?.experts ?? false;
+  const width = table.latent && config.find(table.latent.size) ? config.count([table.latent.size]) : undefined;
+  const outer = width ?? hidden;
   const expert = (name: string, e: number, n: number, k: number) =>
     linear(name.replace('{expert}', String(e)), n, k, bias);
   return {
@@ -122,15 +139,19 @@ export function expertsPlan(
     router: linear(names.router, choices, hidden, config.flag(table.bias?.router ?? false)),
     routing: routingPlan(config, table, choices, prefix, countAt(config, table.perToken, index), multiplier),
     experts: Array.from({ length: count }, (_, e) => ({
-      gate: expert(names.gate, e, inner, hidden),
-      up: expert(names.up, e, inner, hidden),
-      down: expert(names.down, e, hidden, inner),
+      ...(names.gate !== undefined && { gate: expert(names.gate, e, inner, outer) }),
+      up: expert(names.up, e, inner, outer),
+      down: expert(names.down, e, outer, inner),
     })),
+    ...(table.latent &&
+      width !== undefined && {
+        latent: { into: linear(table.latent.into, width, hidden), back: linear(table.latent.back, hidden, width) },
+      }),
     intermediate: inner,
     gate: table.gate
       ? { kind: 'clamped', alpha: positive(config, table.gate.alpha), limit: positive(config, table.gate.limit) }
-      : { kind: 'gated', activation },
-    shared: table.shared && sharedPlan(config, table.shared, inner, hidden, linear),
+      : { kind: names.gate === undefined ? 'plain' : 'gated', activation },
+    shared: table.shared && sharedPlan(config, table.shared, { inner, hidden, multiplier }, linear),
   };
 }
 
@@ -214,8 +235,7 @@ function groupsOf(
 function sharedPlan(
   config: Config,
   table: SharedExpertTable,
-  expertInner: number,
-  hidden: number,
+  { inner: expertInner, hidden, multiplier }: Readonly<Record<'inner' | 'hidden' | 'multiplier', number>>,
   linear: (name: string, n: number, k: number) => LinearPlan,
 ): SharedExpertPlan | undefined {
   const { names, intermediate, outputGate } = table;
@@ -225,9 +245,11 @@ function sharedPlan(
       : expertInner * settingNumber(config, intermediate.times);
   if (inner === 0) return undefined;
   return {
-    gate: linear(names.gate, inner, hidden),
+    ...(names.gate !== undefined && { gate: linear(names.gate, inner, hidden) }),
     up: linear(names.up, inner, hidden),
     down: linear(names.down, hidden, inner),
+    ...(names.gateUp !== undefined && { fused: linear(names.gateUp, 2 * inner, hidden) }),
+    multiplier,
     intermediate: inner,
     outputGate: outputGate === undefined ? undefined : linear(outputGate, 1, hidden),
   };

@@ -27,7 +27,8 @@ export interface MlaPlan extends BranchPlan {
   readonly latentScale: number;
   /** Multiplies q kᵀ. */
   readonly scale: number;
-  readonly rope: RopeSpec;
+  /** None: nothing is rotated. */
+  readonly rope?: RopeSpec;
 }
 
 /** Resolves what all blocks share; the result resolves one block. Throws LPQ_CONFIG naming the key. */
@@ -44,17 +45,7 @@ export function mlaPlanner(
   const plain = config.count(['qk_nope_head_dim']);
   const rotary = config.count(['qk_rope_head_dim']);
   const value = config.count(['v_head_dim']);
-  const style = config.flag(table.interleaved) ? 'interleaved' : 'half';
-  if (rotary % 2 !== 0)
-    throw config.error(
-      'qk_rope_head_dim',
-      'is odd, and rotary positions turn pairs of dimensions',
-      rotary,
-      'an even number',
-    );
-  const rope = ropeSpec(config, { style, theta: table.theta }, rotary);
-  if (rope.rotary !== rotary)
-    throw config.error('partial_rotary_factor', 'leaves part of qk_rope_head_dim unrotated', rope.rotary, rotary);
+  const rope = table.theta === undefined ? undefined : ropeOf(config, table, table.theta, rotary);
   const bias = config.flag(table.bias);
   // A factor of queries is one of scores.
   const queryScale = table.rankScales && queryRank !== undefined ? Math.sqrt(hidden / queryRank) : 1;
@@ -87,9 +78,24 @@ export function mlaPlanner(
       value,
       latentScale,
       scale,
-      rope,
+      ...(rope && { rope }),
     };
   };
+}
+
+function ropeOf(config: Config, table: MlaTable, theta: number, rotary: number): RopeSpec {
+  const style = config.flag(table.interleaved) ? 'interleaved' : 'half';
+  if (rotary % 2 !== 0)
+    throw config.error(
+      'qk_rope_head_dim',
+      'is odd, and rotary positions turn pairs of dimensions',
+      rotary,
+      'an even number',
+    );
+  const rope = ropeSpec(config, { style, theta }, rotary);
+  if (rope.rotary !== rotary)
+    throw config.error('partial_rotary_factor', 'leaves part of qk_rope_head_dim unrotated', rope.rotary, rotary);
+  return rope;
 }
 
 /** The square of YaRN's term for mscale_all_dim: both of q and k carry it. */

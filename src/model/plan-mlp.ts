@@ -16,6 +16,8 @@ export interface GatedMlpPlan extends BranchPlan {
   readonly activation: Activation;
   /** Of what gate makes, that stays which is so many standard deviations above its mean, less that. */
   readonly deviations?: number;
+  /** Multiplies what gate makes. */
+  readonly gateScale?: number;
 }
 
 /** gateUp has the rows of gate, then those of up. */
@@ -56,7 +58,9 @@ export function mlpPlan(
   const bias = config.flag(table.bias);
   const into = (name: string, n = inner) => linear(prefix + name, n, hidden, bias);
   const down = linear(prefix + table.names.down, hidden, inner, bias);
-  const around = { ...branch(table.names), down };
+  const [gateScale, outScale] = multipliersOf(config, table);
+  const branched = branch(table.names);
+  const around = { ...branched, multiplier: branched.multiplier * outScale, down };
   if (table.kind === 'plain') {
     const act = activation === 'xielu' ? xieluPlan(`${prefix}${table.names.xielu}`) : activation;
     return { kind: 'plain', up: into(table.names.up), ...around, activation: act };
@@ -65,7 +69,19 @@ export function mlpPlan(
   if (table.kind === 'fused') return { kind: 'fused', gateUp: into(table.names.gateUp, 2 * inner), ...common };
   const deviations = deviationsOf(config, table, index, layers);
   const gated = { kind: 'gated' as const, gate: into(table.names.gate), up: into(table.names.up), ...common };
-  return deviations === undefined ? gated : { ...gated, deviations };
+  return {
+    ...gated,
+    ...(deviations !== undefined && { deviations }),
+    ...(gateScale !== 1 && { gateScale }),
+  };
+}
+
+function multipliersOf(config: Config, { multipliers }: MlpTable): readonly [gate: number, output: number] {
+  const pair = multipliers === undefined ? [] : config.list(multipliers, 'number');
+  if (pair.length === 0) return [1, 1];
+  const [gate, output] = pair;
+  if (gate !== undefined && output !== undefined && pair.length === 2) return [gate, output];
+  throw config.error(multipliers as string, 'is no pair of numbers', pair.length, 'the multipliers of gate and output');
 }
 
 /** How many standard deviations above the mean the cutoff of a block's sparsity lies; undefined where nothing is cut. */

@@ -1,6 +1,7 @@
-import type { Architecture, MlpTable } from './architecture.js';
+import type { Architecture, MlpTable, SingleBranch } from './architecture.js';
 import { type Config, keyOf, positive, type Setting, settingNumber } from './config.js';
 import { mixerPlanner, type RecurrentPlan } from './mixers/plan.js';
+import type { RecurrentTable } from './mixers/table.js';
 import { type AltUpPlan, altUpPlan, type StreamsPlan, streamsPlan } from './plan-altup.js';
 import { type AttentionPlan, attentionPlanner, type BlockParts } from './plan-attention.js';
 import { type ExpertsPlan, expertsPlan, expertsRule } from './plan-experts.js';
@@ -46,8 +47,10 @@ export interface EmbeddingPlan {
 
 export interface BlockPlan {
   /** What mixes the tokens. */
-  readonly attention: AttentionPlan | MlaPlan | RecurrentPlan;
-  readonly mlp: MlpPlan | ExpertsPlan;
+  readonly attention: AttentionPlan | MlaPlan | RecurrentPlan | NothingPlan;
+  /** What is added beside attention, of the same norm. */
+  readonly beside?: RecurrentPlan;
+  readonly mlp: MlpPlan | ExpertsPlan | NothingPlan;
   /** True: the MLP reads the residual stream as it was before attention. */
   readonly parallel: boolean;
   readonly perLayer?: PerLayerEnd;
@@ -95,6 +98,19 @@ export interface BranchPlan {
   readonly multiplier: number;
 }
 
+/** In the place of the branch that a block has not. */
+export interface NothingPlan extends BranchPlan {
+  readonly kind: 'nothing';
+}
+
+const NOTHING: NothingPlan = {
+  kind: 'nothing',
+  norm: undefined,
+  postNorm: undefined,
+  residualNorm: undefined,
+  multiplier: 1,
+};
+
 /** Far beyond any model: a config that says more is damaged, and must not keep the planner busy for hours. */
 const MOST_BLOCKS = 4096;
 
@@ -138,34 +154,29 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
       multiplier,
     });
     const block = { prefix, index, layers, linear, branch };
-    const shares = readsAnother(config, table.attention, index, layers);
-    if (shares && sparse?.(layer) && config.flag(table.mlp.doubledShared ?? false))
-      throw config.error(
-        keyOf(table.mlp.doubledShared as Setting<boolean>),
-        'is not known to lpq beside experts',
-        true,
-        false,
-      );
-    const rule = own.experts && sparse?.(layer) ? own.experts : undefined;
-    const apart = rule && expertsApart(rule, prefix, norm, table.mlp.names.postNorm);
-    const experts =
-      rule &&
-      expertsPlan(
-        config,
-        rule,
-        { prefix, index: layer, multiplier },
-        hidden,
-        norm(`${prefix}${own.mlp.names.norm}`),
-        activation as Activation,
-      );
-    const mlp = experts
-      ? { ...experts, ...(apart && { apart }) }
-      : mlpPlan(config, parts.length > 1 ? own.mlp : mlpTable, hidden, activation, { ...block, shares });
+    const mixer = recurrent(block);
+    const only = table.single && branchOf(config, table.single, mixer, index, layers);
+    const facts = {
+      table,
+      own,
+      hidden,
+      norm,
+      multiplier,
+      activation,
+      sparse: only ? only === 'experts' : sparse?.(layer) === true,
+      layer,
+    };
+    const mlp = mlpOf(
+      config,
+      facts,
+      withNorms(parts.length > 1 ? own.mlp : mlpTable, mixer && table.recurrent?.mlp),
+      block,
+    );
     const altUp = altUpPlan(config, table, streams, { prefix, hidden, last: index === layers - 1 }, norm);
     const end = perLayerEnd(table, perLayer, { prefix, index, hidden }, norm, activation as Activation);
     return {
-      attention: recurrent(block) ?? attentions[part]!(block),
-      mlp,
+      ...mixersOf(config, table, mixer, only && only !== 'attention' ? NOTHING : attentions[part]!(block)),
+      mlp: only === 'attention' ? NOTHING : mlp,
       parallel,
       ...(end && { perLayer: end }),
       ...(altUp && { altUp }),
@@ -222,6 +233,82 @@ function shortcutOf(part: number, parts: number): NonNullable<BlockPlan['shortcu
 
 function withNorm(table: MlpTable, norm: string | undefined): MlpTable {
   return { ...table, names: { ...table.names, norm } } as MlpTable;
+}
+
+function withNorms(table: MlpTable, norms: RecurrentTable['mlp']): MlpTable {
+  if (!norms) return table;
+  return { ...table, names: { ...table.names, norm: norms.norm, postNorm: norms.postNorm } } as MlpTable;
+}
+
+/** Attention or the recurrent layer of a block, or both with multipliers of their own. */
+function mixersOf(
+  config: Config,
+  { recurrent, residual }: Architecture,
+  mixer: RecurrentPlan | undefined,
+  attention: BlockPlan['attention'],
+): Pick<BlockPlan, 'attention' | 'beside'> {
+  if (!mixer) return { attention };
+  if (!recurrent?.blocks.beside) return { attention: mixer };
+  const { attention: own = 1, recurrent: its = 1 } = residual?.mixers ?? {};
+  return {
+    attention: { ...attention, multiplier: attention.multiplier * settingNumber(config, own) },
+    beside: { ...mixer, multiplier: mixer.multiplier * settingNumber(config, its) },
+  };
+}
+
+/** Which branch a block of one has; that of a recurrent layer counts as attention. Throws LPQ_CONFIG. */
+function branchOf(
+  config: Config,
+  single: SingleBranch,
+  mixer: RecurrentPlan | undefined,
+  index: number,
+  layers: number,
+): keyof SingleBranch {
+  if (mixer) return 'attention';
+  const type = config.list('layer_types', 'string')[index] ?? '';
+  const kind = (['attention', 'mlp', 'experts'] as const).find((each) => single[each].includes(type));
+  if (kind) return kind;
+  const known = Object.values(single).flat().join(', ');
+  throw config.error('layer_types', `does not say what block ${index} is`, type, `${layers} entries, each ${known}`);
+}
+
+interface MlpFacts {
+  readonly table: Architecture;
+  /** Of the block, where a layer has several. */
+  readonly own: Architecture;
+  readonly hidden: number;
+  readonly norm: NormMaker;
+  readonly multiplier: number;
+  readonly activation: Activation | 'xielu';
+  readonly sparse: boolean;
+  readonly layer: number;
+}
+
+/** The MLP or the experts of a block. Throws LPQ_CONFIG. */
+function mlpOf(config: Config, facts: MlpFacts, mlp: MlpTable, block: BlockParts): MlpPlan | ExpertsPlan {
+  const { table, own, hidden, norm, multiplier, activation, sparse, layer: index } = facts;
+  const { prefix, layers } = block;
+  const shares = readsAnother(config, table.attention, block.index, layers);
+  if (shares && sparse && config.flag(table.mlp.doubledShared ?? false))
+    throw config.error(
+      keyOf(table.mlp.doubledShared as Setting<boolean>),
+      'is not known to lpq beside experts',
+      true,
+      false,
+    );
+  const rule = sparse ? own.experts : undefined;
+  if (!rule) return mlpPlan(config, mlp, hidden, activation, { ...block, shares });
+  const apart = expertsApart(rule, prefix, norm, table.mlp.names.postNorm);
+  const place = { prefix, index, multiplier };
+  const experts = expertsPlan(
+    config,
+    rule,
+    place,
+    hidden,
+    norm(`${prefix}${own.mlp.names.norm}`),
+    activation as Activation,
+  );
+  return { ...experts, ...(apart && { apart }) };
 }
 
 function normMaker(config: Config, { norm }: Architecture, hidden: number): NormMaker {

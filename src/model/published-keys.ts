@@ -1,13 +1,20 @@
 import type { PublishedKeys } from './architecture.js';
 import { Config } from './config.js';
 
+const MOST_BLOCKS = 4096;
+
 type Json = Readonly<Record<string, unknown>>;
 
 /** Settings under the keys of the class, of a file that has its authors' (PublishedKeys). Throws LPQ_CONFIG for a value that has no like. */
 export function withClassKeys(keys: PublishedKeys | undefined, raw: Json, where: string): Json {
   if (!keys) return raw;
   const config = new Config(raw, where);
-  const made: Record<string, unknown> = { ...raw };
+  const { rope } = keys;
+  const made: Record<string, unknown> = {
+    ...raw,
+    ...(keys.within && keysWithin(keys.within, config)),
+    ...(keys.blockTypes && typesOf(keys.blockTypes, config)),
+  };
   for (const { key, as, of } of keys.lists) {
     if (!Array.isArray(raw[key])) continue;
     made[as] = config.list(key, 'number').map((value, index) => {
@@ -27,11 +34,11 @@ export function withClassKeys(keys: PublishedKeys | undefined, raw: Json, where:
         times * other,
       );
   }
-  if (raw.rope_parameters === undefined && raw[keys.rope.local] !== undefined)
+  if (rope && raw.rope_parameters === undefined && raw[rope.local] !== undefined)
     made.rope_parameters = Object.fromEntries(
       [
         ['full_attention', 'rope_theta'],
-        ['sliding_attention', keys.rope.local],
+        ['sliding_attention', rope.local],
       ].map(([type, theta]) => [
         type,
         {
@@ -42,4 +49,40 @@ export function withClassKeys(keys: PublishedKeys | undefined, raw: Json, where:
       ]),
     );
   return made;
+}
+
+/** layer_types and num_hidden_layers, of a list or a string of letters. */
+function typesOf({ list, pattern, letters }: NonNullable<PublishedKeys['blockTypes']>, config: Config): Json {
+  const written = config.find('layer_types') ?? config.find(list);
+  if (written) {
+    const types = config.list(written.key, 'string');
+    return { layer_types: types, num_hidden_layers: types.length };
+  }
+  if (!config.find(pattern)) return {};
+  const types = [...config.text([pattern], '')].map((letter, index) => {
+    const type = letters[letter];
+    if (type !== undefined) return type;
+    throw config.error(pattern, `does not say what block ${index} is`, letter, Object.keys(letters).join(' '));
+  });
+  return { layer_types: types, num_hidden_layers: types.length };
+}
+
+/** What an object inside says, under the keys of the class. */
+function keysWithin(within: NonNullable<PublishedKeys['within']>, config: Config): Json {
+  const inner = config.object(within.key);
+  if (!inner) return {};
+  const { as, types } = within.blocks;
+  const settings = Object.entries(within.settings).flatMap(([key, own]) =>
+    inner.find(key) ? [[own, inner.raw[key]]] : [],
+  );
+  const lists = Object.keys(types).map((key) => [key, inner.list(key, 'number')] as const);
+  if (config.find(as) || lists.every(([, list]) => list.length === 0)) return Object.fromEntries(settings);
+  const kinds: string[] = [];
+  for (const [type, list] of lists)
+    for (const block of list) {
+      if (!Number.isSafeInteger(block) || block < 1 || block > MOST_BLOCKS)
+        throw inner.error(type, 'counts a block that there cannot be', block, `an integer from 1 to ${MOST_BLOCKS}`);
+      kinds[block - 1] = types[type] as string;
+    }
+  return { ...Object.fromEntries(settings), [as]: Array.from(kinds, (kind) => kind ?? 'nothing') };
 }

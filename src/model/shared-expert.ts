@@ -1,14 +1,15 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { applyGate } from './gate.js';
-import type { GatePlan, SharedExpertPlan } from './plan-experts.js';
+import type { LinearPlan } from './plan.js';
+import { expertInto, type GatePlan, type SharedExpertPlan } from './plan-experts.js';
 import type { BlockWeights, Feed } from './program.js';
 import { applyLinear, linearRef, linearTensors } from './weights.js';
 
 export function sharedTensors(plan: SharedExpertPlan | undefined): [string, readonly number[]][] {
   if (!plan) return [];
-  const { gate, up, down, outputGate } = plan;
-  return [gate, up, down, ...(outputGate ? [outputGate] : [])].flatMap(linearTensors);
+  const { down, outputGate } = plan;
+  return [...expertInto(plan), down, ...(outputGate ? [outputGate] : [])].flatMap(linearTensors);
 }
 
 /** What the first stage of a mixture leaves for the second, beside the experts' own. */
@@ -29,8 +30,25 @@ export interface SharedExpert {
   addTo(rt: NativeRuntime, weights: BlockWeights, from: SharedInner, h: Tensor): void;
 }
 
+/** What gate and up make of x [T,C], [T,I] each, or up alone. */
+function gateAndUp(rt: NativeRuntime, weights: BlockWeights, plan: SharedExpertPlan, x: Tensor): [Tensor, Tensor?] {
+  const { gate, up, fused, intermediate } = plan;
+  const apply = (linear: LinearPlan) => applyLinear(rt, weights, linear, x, undefined, rt.activationDtype);
+  if (!gate) return [apply(up)];
+  if (!fused) return [apply(gate), apply(up)];
+  const whole = apply(fused);
+  const part = (first: number): Tensor => {
+    const y = rt.allocate(whole.dtype, [x.shape[0] as number, intermediate]);
+    ops.sliceColumns(rt, whole, y, { first });
+    return y;
+  };
+  const made: [Tensor, Tensor?] = [part(0), part(intermediate)];
+  whole.dispose();
+  return made;
+}
+
 export function sharedExpert(plan: SharedExpertPlan, act: GatePlan): SharedExpert {
-  const { gate, up, down, outputGate } = plan;
+  const { down, outputGate, multiplier } = plan;
 
   /** The sigmoid of each token's gate: its share where there is one expert to choose from. */
   const shares = (rt: NativeRuntime, weights: BlockWeights, x: Tensor): Tensor | undefined => {
@@ -44,17 +62,22 @@ export function sharedExpert(plan: SharedExpertPlan, act: GatePlan): SharedExper
   };
 
   return {
-    gateUp: { id: 'shared.gate_up', linears: [linearRef(gate), linearRef(up)] },
+    gateUp: { id: 'shared.gate_up', linears: expertInto(plan).map((linear) => linearRef(linear)) },
     down: { id: 'shared.down', linears: [linearRef(down)] },
     inner(rt, weights, x) {
-      const sharedInner = applyLinear(rt, weights, gate, x, undefined, rt.activationDtype);
-      const other = applyLinear(rt, weights, up, x, undefined, rt.activationDtype);
-      applyGate(rt, act, sharedInner, other);
-      other.dispose();
+      const [sharedInner, other] = gateAndUp(rt, weights, plan, x);
+      applyGate(rt, act, sharedInner, other ?? sharedInner);
+      other?.dispose();
       const sharedShares = shares(rt, weights, x);
       return { sharedInner, ...(sharedShares && { sharedShares }) };
     },
     addTo(rt, weights, { sharedInner, sharedShares }, h) {
+      if (!sharedShares && multiplier !== 1) {
+        const out = applyLinear(rt, weights, down, sharedInner);
+        ops.add(rt, h, out, h, { scale: multiplier });
+        out.dispose();
+        return;
+      }
       if (!sharedShares) {
         applyLinear(rt, weights, down, sharedInner, { y: h, accumulate: true });
         return;

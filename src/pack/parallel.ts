@@ -3,6 +3,7 @@ import type { CanonicalModule } from '../../formats/canonical/schema.js';
 import { allocate, type Tensor } from '../../native/binding.js';
 import { groupSizeOf } from '../core/granularity.js';
 import { quantType } from '../core/quant-type.js';
+import { knownArchitecture } from '../model/architectures/index.js';
 import type { Operands } from './layout.js';
 
 /** How the ranks of tensor parallelism share a module: by output features n, by input features k, or each has it whole. */
@@ -27,6 +28,7 @@ export function splitOf(
   count: number,
 ): Split {
   const module = checkpoint.module(name);
+  if (isRecurrent(checkpoint.config, name)) return { whole: 'it is of a recurrent layer, whose parts belong together' };
   const last = name.slice(name.lastIndexOf('.') + 1);
   const found = ROLES.find(([, , names]) => names.includes(last));
   if (!found) return { whole: `'${last}' is neither column- nor row-parallel` };
@@ -41,6 +43,12 @@ export function splitOf(
   }
   const problem = splitProblem(module, split, count);
   return problem ? { whole: problem } : { count, split };
+}
+
+/** Whether a module is one that recurrent layers of its architecture have. */
+function isRecurrent(config: Readonly<Record<string, unknown>>, name: string): boolean {
+  const names = Object.values(knownArchitecture(config)?.recurrent?.mixer.names ?? {}).flat();
+  return names.some((each) => name.endsWith(`.${each}`));
 }
 
 function splitProblem(module: CanonicalModule, split: 'n' | 'k', count: number): string | undefined {

@@ -49,7 +49,7 @@ function nestedPattern(table: Architecture, module: string, head: RegExp): strin
 function expertPattern({ experts }: Architecture): RegExp | undefined {
   if (!experts) return undefined;
   const { gate, up, down } = experts.names;
-  const parts = [gate, up, down].map((name) => escaped(name).replace('\\{expert\\}', '\\d+'));
+  const parts = [gate ?? up, up, down].map((name) => escaped(name).replace('\\{expert\\}', '\\d+'));
   return new RegExp(`(^|\\.)(${parts.join('|')})$`);
 }
 

@@ -6,12 +6,15 @@ import { weightOf } from '../model/weights.js';
 import { Tape, type Value } from './tape.js';
 
 /** Why a block cannot be trained: the operation that has no vector-Jacobian product. undefined: it can. */
-export function withoutGradient({ attention, mlp }: BlockPlan): string | undefined {
+export function withoutGradient({ attention, beside, mlp }: BlockPlan): string | undefined {
+  if (attention.kind === 'recurrent' || beside) return 'recurrent layers';
+  if (attention.kind === 'nothing' || mlp.kind === 'nothing') return 'blocks of one branch';
   if (attention.kind !== 'attention') return 'latent attention';
   if (mlp.kind === 'experts') return 'experts';
   if (attention.fused?.order === 'heads') return 'projections fused head by head';
   if (attention.chunk > 0) return 'attention in chunks';
   if (attention.temperature) return 'queries scaled by position';
+  if (mlp.kind === 'gated' && mlp.gateScale !== undefined) return 'gates with a multiplier';
   if (typeof mlp.activation !== 'string') return 'xIELU';
   const norms = [...aroundOf(attention), ...aroundOf(mlp), attention.qNorm, attention.kNorm].filter(
     (norm) => norm !== undefined,

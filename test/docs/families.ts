@@ -1,7 +1,12 @@
 import type { Architecture } from '../../src/model/architecture.js';
 
 /** What the linears of recurrent layers are called. */
-const RECURRENT = { conv: 'gated convolutions', delta: 'linear attention' };
+const RECURRENT = {
+  conv: 'gated convolutions',
+  delta: 'linear attention',
+  mamba2: 'state spaces',
+  mamba: 'state spaces',
+};
 
 /** The columns of docs/architectures.md that a table decides: what is quantized, and what is carried beside embeddings, norms and head. */
 export function tailOf(table: Architecture): [quantized: string, carried: string] {
@@ -9,7 +14,9 @@ export function tailOf(table: Architecture): [quantized: string, carried: string
   const dense =
     !experts ||
     parts !== undefined ||
-    [experts.blockTypes, experts.firstDense, experts.sparseBlocks, experts.enabled].some((key) => key !== undefined);
+    [experts.blockTypes, experts.firstDense, experts.sparseBlocks, experts.enabled, experts.noneUpTo].some(
+      (key) => key !== undefined,
+    );
   const quantized = [
     mla ? 'latent attention' : 'attention',
     ...(recurrent ? [RECURRENT[recurrent.mixer.kind]] : []),
@@ -19,6 +26,7 @@ export function tailOf(table: Architecture): [quantized: string, carried: string
   ];
   const carried = [
     ...(experts ? ['router'] : []),
+    ...(experts?.latent ? ['latent projections'] : []),
     ...Object.keys(recurrent?.carried ?? {}),
     ...(attention.names.sinks === undefined ? [] : ['sinks']),
     ...(table.perLayer ? ['per-layer embeddings and their linears'] : []),

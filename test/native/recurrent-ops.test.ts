@@ -141,6 +141,60 @@ for (const [heads, keyHeads, keyDim, valueDim, byChannel] of [
     );
   });
 
+for (const [heads, headDim, groups, size, byChannel] of [
+  [4, 40, 2, 24, false],
+  [1, 70, 1, 16, true],
+  [2, 8, 2, 5, true],
+] as const)
+  test(`selective_scan: a step a ${byChannel ? 'channel' : 'head'}, ${heads} heads of ${headDim}`, async () => {
+    const random = new Random(17);
+    const matrix = (columns: number, by = 1) => f32([TOKENS, columns], random.normals(TOKENS * columns, by));
+    const gates = byChannel ? heads * headDim : heads;
+    const columns = [heads * headDim, groups * size, groups * size, gates].map((n) => matrix(n));
+    const rate = byChannel
+      ? f32([gates, size], random.normals(gates * size, 1))
+      : f32([heads], random.normals(heads, 1));
+    const [bias, skip] = [f32([gates], random.normals(gates, 1)), f32([gates], random.normals(gates, 1))];
+    const p = { heads, headDim, groups, size, least: 0.01, most: 2 };
+    const run: Run = ([x, b, c, step], y, past) =>
+      ops.selectiveScan(rt, { x: x!, b: b!, c: c!, step: step!, rate, bias, skip }, y, past, p);
+    const width = heads * headDim;
+    const want = poisoned('f32', [TOKENS, width]);
+    RECURRENT.selective_scan!([...columns, rate, bias, skip, i32(STARTS)], [want], p, values);
+    // A token adds d B x to a state that shrinks by exp(-exp(rate) d): |S| is below max|B x| / min(1, exp(rate)) = 5 * 5 * e^3 of
+    // normals, and each token rounds it by 4 U32 (decay, its exponential, product and sum), of which no more than some e^3 / 0.01 tokens
+    // count, 133 at most. y sums `size` of them times |C| <= 5.
+    const most = 5 * 5 * Math.E ** 3;
+    await check(
+      'selective_scan',
+      run,
+      columns,
+      width,
+      [heads, size, headDim],
+      typed(want),
+      () => (133 * 4 + size) * U32 * most * 5,
+    );
+  });
+
+test('selective_scan refuses heads, steps and bounds that do not fit', async () => {
+  const [y, past] = [poisoned('f32', [4, 12]), { starts: i32([0, 4]) }];
+  const of = (heads: number, width: number) => ({
+    x: poisoned('f32', [4, 12]),
+    b: poisoned('f32', [4, 10]),
+    c: poisoned('f32', [4, 10]),
+    step: poisoned('f32', [4, width]),
+    rate: width === heads ? poisoned('f32', [heads]) : poisoned('f32', [12, 5]),
+    bias: poisoned('f32', [width]),
+    skip: poisoned('f32', [width]),
+  });
+  ops.selectiveScan(rt, of(3, 3), y, past, { heads: 3, headDim: 4, groups: 2, size: 5 });
+  await failsWith(/heads is 3, not a multiple of groups = 2/);
+  ops.selectiveScan(rt, of(2, 5), y, past, { heads: 2, headDim: 6, groups: 2, size: 5 });
+  await failsWith(/step has 5 columns, neither one a head nor one a channel/);
+  ops.selectiveScan(rt, of(2, 2), y, past, { heads: 2, headDim: 6, groups: 2, size: 5, least: 2, most: 1 });
+  await failsWith(/least is not from 0 to most/);
+});
+
 test('gated_delta refuses heads and decays that do not fit', async () => {
   const t = {
     q: poisoned('f32', [4, 8]),

@@ -6,8 +6,6 @@ namespace {
 
 constexpr double kTiny = 1e-6;
 
-double softplus(double x) { return x > 20 ? x : std::log1p(std::exp(x)); }
-
 // Each of `heads` runs of `size` numbers of x, divided by its length and multiplied by `factor`.
 void unit(const float* x, float* y, int64_t heads, int64_t size, double factor) {
   for (int64_t h = 0; h < heads; ++h) {
@@ -51,35 +49,18 @@ void gated_delta(Call& call, Exec& exec) {
   const std::vector<Run> all = runs(a.past, a.q.dim(0));
   const Factors by(a, exec);
   const int64_t rows = a.key_dim, width = a.value_dim, keys = a.key_heads * rows, values = a.heads * width;
-  const int64_t gates = a.decay.dim(1), parts = (width + kStateColumns - 1) / kStateColumns;
-
-  // Columns of a state do not see each other: a few of one head are a task, and lie in a cache of their own.
-  exec.pool.for_each(static_cast<int64_t>(all.size()) * a.heads * parts, 1, [&](int64_t task) {
-    const Run& run = all[static_cast<size_t>(task / (a.heads * parts))];
-    const int64_t head = task / parts % a.heads, first = task % parts * kStateColumns;
-    const int64_t columns = std::min<int64_t>(kStateColumns, width - first),
-                  key = head / (a.heads / a.key_heads) * rows;
-    if (run.count == 0) return;
-    std::vector<float> state(static_cast<size_t>(rows * kStateColumns), 0.0f);
-    float* kept = run.state ? run.state + head * rows * width + first : nullptr;
-    if (!run.fresh)
-      for (int64_t r = 0; r < rows; ++r)
-        std::copy(kept + r * width, kept + r * width + columns,
-                  state.begin() + static_cast<ptrdiff_t>(r * kStateColumns));
-    float value[kStateColumns] = {}, made[kStateColumns];
-    for (int64_t t = run.first; t < run.first + run.count; ++t) {
-      const int64_t at = t * values + head * width + first;
-      std::copy(a.v.data<float>() + at, a.v.data<float>() + at + columns, value);
-      const float* decay = by.decay.data() + t * gates + (a.by_channel() ? head * rows : head);
-      vector_kernels().delta_token(state.data(), rows, decay, a.by_channel() ? 1 : 0, by.k.data() + t * keys + key,
-                                   by.q.data() + t * keys + key, value,
-                                   by.beta[static_cast<size_t>(t * a.heads + head)], made);
-      std::copy(made, made + columns, a.y.data<float>() + at);
-    }
-    if (!kept) return;
-    for (int64_t r = 0; r < rows; ++r)
-      std::copy_n(state.begin() + static_cast<ptrdiff_t>(r * kStateColumns), columns, kept + r * width);
-  });
+  const int64_t gates = a.decay.dim(1);
+  over_states(exec, all, a.heads, rows, width,
+              [&](int64_t t, int64_t head, int64_t first, int64_t columns, float* state) {
+                const int64_t key = head / (a.heads / a.key_heads) * rows, at = t * values + head * width + first;
+                float value[kStateColumns] = {}, made[kStateColumns];
+                std::copy(a.v.data<float>() + at, a.v.data<float>() + at + columns, value);
+                const float* decay = by.decay.data() + t * gates + (a.by_channel() ? head * rows : head);
+                vector_kernels().delta_token(state, rows, decay, a.by_channel() ? 1 : 0, by.k.data() + t * keys + key,
+                                             by.q.data() + t * keys + key, value,
+                                             by.beta[static_cast<size_t>(t * a.heads + head)], made);
+                std::copy(made, made + columns, a.y.data<float>() + at);
+              });
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "cpu/checks.h"
 #include "cpu/nn/cast.h"
+#include "cpu/nn/vector.h"
 #include "ops/recurrent.h"
 
 namespace lpq::nn {
@@ -42,6 +43,32 @@ inline std::vector<Run> runs(const ops::Recurrence& past, int64_t tokens) {
   }
   return found;
 }
+
+// Takes every sequence's state of `heads` matrices [rows, width] through its tokens: token(t, head, first, columns, s)
+// changes columns first .. first + columns, s [rows, kStateColumns], of one head at token t. Columns of a state do not
+// see each other: a few of one head are a task, and lie in a cache of their own.
+template <class Token>
+void over_states(Exec& exec, const std::vector<Run>& all, int64_t heads, int64_t rows, int64_t width, Token token) {
+  const int64_t parts = (width + kStateColumns - 1) / kStateColumns;
+  exec.pool.for_each(static_cast<int64_t>(all.size()) * heads * parts, 1, [&](int64_t task) {
+    const Run& run = all[static_cast<size_t>(task / (heads * parts))];
+    const int64_t head = task / parts % heads, first = task % parts * kStateColumns;
+    const int64_t columns = std::min<int64_t>(kStateColumns, width - first);
+    if (run.count == 0) return;
+    std::vector<float> state(static_cast<size_t>(rows * kStateColumns), 0.0f);
+    float* kept = run.state ? run.state + head * rows * width + first : nullptr;
+    if (!run.fresh)
+      for (int64_t r = 0; r < rows; ++r)
+        std::copy(kept + r * width, kept + r * width + columns,
+                  state.begin() + static_cast<ptrdiff_t>(r * kStateColumns));
+    for (int64_t t = run.first; t < run.first + run.count; ++t) token(t, head, first, columns, state.data());
+    if (!kept) return;
+    for (int64_t r = 0; r < rows; ++r)
+      std::copy_n(state.begin() + static_cast<ptrdiff_t>(r * kStateColumns), columns, kept + r * width);
+  });
+}
+
+inline double softplus(double x) { return x > 20 ? x : std::log1p(std::exp(x)); }
 
 // All of a small tensor in f32.
 inline std::vector<float> widened(const Tensor& tensor) {

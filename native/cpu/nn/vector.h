@@ -52,6 +52,11 @@ struct VectorKernels {
   // (native/ops/recurrent.h); row r decays by g[r * g_step].
   void (*delta_token)(float* s, int64_t rows, const float* g, int64_t g_step, const float* k, const float* q,
                       const float* v, float beta, float* y);
+  // A token of a selective scan (native/ops/recurrent.h) for kStateColumns columns of a state s [rows, kStateColumns]:
+  // s = decay s + b x, y = c s. decay_token has one decay, scan_token exp(rate step), rate as s, step a column.
+  void (*decay_token)(float* s, int64_t rows, float decay, const float* b, const float* c, const float* x, float* y);
+  void (*scan_token)(float* s, int64_t rows, const float* rate, const float* step, const float* b, const float* c,
+                     const float* x, float* y);
 };
 
 const VectorKernels& generic_vector();

@@ -269,10 +269,57 @@ void delta_token(float* s, int64_t rows, const float* g, int64_t g_step, const f
   for (int c = 0; c < kStateColumns; ++c) y[c] = made[c];
 }
 
-constexpr VectorKernels kTable = {rmsnorm,          layernorm,         activate,       soft_cap,         gated,
-                                  rmsnorm_backward, activate_backward, gated_backward, softmax_backward, maximum,
-                                  exponentials,     sum_exp,           scale,          add_scaled,       rotate_half,
-                                  widen_f16,        widen_bf16,        narrow_f16,     narrow_bf16,      delta_token};
+void decay_token(float* s, int64_t rows, float decay, const float* b, const float* c, const float* x, float* y) {
+  float made[kStateColumns] = {};
+  for (int64_t r = 0; r < rows; ++r) {
+    float* row = s + r * kStateColumns;
+    const float in = b[r], out = c[r];
+    for (int i = 0; i < kStateColumns; ++i) {
+      row[i] = std::fma(in, x[i], decay * row[i]);
+      made[i] = std::fma(out, row[i], made[i]);
+    }
+  }
+  for (int i = 0; i < kStateColumns; ++i) y[i] = made[i];
+}
+
+void scan_token(float* s, int64_t rows, const float* rate, const float* step, const float* b, const float* c,
+                const float* x, float* y) {
+  float made[kStateColumns] = {};
+  for (int64_t r = 0; r < rows; ++r) {
+    float* row = s + r * kStateColumns;
+    const float in = b[r], out = c[r];
+    for (int i = 0; i < kStateColumns; ++i) {
+      row[i] = std::fma(in, x[i], exp_f32(rate[r * kStateColumns + i] * step[i]) * row[i]);
+      made[i] = std::fma(out, row[i], made[i]);
+    }
+  }
+  for (int i = 0; i < kStateColumns; ++i) y[i] = made[i];
+}
+
+constexpr VectorKernels kTable = {
+    .rmsnorm = rmsnorm,
+    .layernorm = layernorm,
+    .activate = activate,
+    .soft_cap = soft_cap,
+    .gated = gated,
+    .rmsnorm_backward = rmsnorm_backward,
+    .activate_backward = activate_backward,
+    .gated_backward = gated_backward,
+    .softmax_backward = softmax_backward,
+    .maximum = maximum,
+    .exponentials = exponentials,
+    .sum_exp = sum_exp,
+    .scale = scale,
+    .add_scaled = add_scaled,
+    .rotate_half = rotate_half,
+    .widen_f16 = widen_f16,
+    .widen_bf16 = widen_bf16,
+    .narrow_f16 = narrow_f16,
+    .narrow_bf16 = narrow_bf16,
+    .delta_token = delta_token,
+    .decay_token = decay_token,
+    .scan_token = scan_token,
+};
 
 }  // namespace
 }  // namespace lpq::nn

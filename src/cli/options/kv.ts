@@ -27,7 +27,7 @@ export function kvOf(settings: KvSettings, source: WeightSource): KvScheme | und
   const { kv, kvGranularity: granularity, kvGroup: group, kvResidual: residual } = settings;
   if (kv === undefined) return undefined;
   const dims = planSource(source).blocks.flatMap(({ attention }, block) => {
-    if (attention.kind === 'recurrent') return [];
+    if (attention.kind === 'recurrent' || attention.kind === 'nothing') return [];
     if (attention.kind === 'attention') return [attention.headDim];
     throw new LpqError('LPQ_USAGE', `--kv is for keys and values; block ${block} caches latent vectors instead`, {
       hint: 'Leave the option out for this model.',

@@ -10,6 +10,7 @@ import { ernie45 } from './ernie4_5.js';
 import { ernie45Moe } from './ernie4_5_moe.js';
 import { exaoneMoe } from './exaone_moe.js';
 import { exaone4 } from './exaone4.js';
+import { falconH1 } from './falcon_h1.js';
 import { gemma } from './gemma.js';
 import { gemma2 } from './gemma2.js';
 import { gemma3Text } from './gemma3.js';
@@ -22,9 +23,12 @@ import { gptNeox } from './gpt-neox.js';
 import { gpt2 } from './gpt2.js';
 import { granite } from './granite.js';
 import { graniteMoe } from './granitemoe.js';
+import { graniteMoeHybrid } from './granitemoehybrid.js';
 import { hunyuanV1Dense } from './hunyuan_v1_dense.js';
 import { hunyuanV1Moe } from './hunyuan_v1_moe.js';
 import { hyV3 } from './hy_v3.js';
+import { jamba } from './jamba.js';
+import { kimiLinear } from './kimi_linear.js';
 import { lfm2, lfm2Moe } from './lfm2.js';
 import { llama } from './llama.js';
 import { llama4Text } from './llama4.js';
@@ -36,6 +40,8 @@ import { mistral } from './mistral.js';
 import { mixtral } from './mixtral.js';
 import { MULTIMODAL_TABLES } from './multimodal.js';
 import { nemotron } from './nemotron.js';
+import { nemotronH } from './nemotron_h.js';
+import { olmoHybrid } from './olmo_hybrid.js';
 import { olmo2 } from './olmo2.js';
 import { olmo3 } from './olmo3.js';
 import { olmoe } from './olmoe.js';
@@ -65,6 +71,7 @@ export const ARCHITECTURES: readonly Architecture[] = [
   ernie45Moe,
   exaone4,
   exaoneMoe,
+  falconH1,
   gemma,
   gemma2,
   gemma3Text,
@@ -78,10 +85,13 @@ export const ARCHITECTURES: readonly Architecture[] = [
   gptOss,
   granite,
   graniteMoe,
+  graniteMoeHybrid,
   hunyuanV1Dense,
   hunyuanV1Moe,
   hyV3,
+  jamba,
   kimiK2,
+  kimiLinear,
   lfm2,
   lfm2Moe,
   llama,
@@ -93,8 +103,10 @@ export const ARCHITECTURES: readonly Architecture[] = [
   mistral,
   mixtral,
   nemotron,
+  nemotronH,
   olmo2,
   olmo3,
+  olmoHybrid,
   olmoe,
   opt,
   phi3,
@@ -134,7 +146,12 @@ function withoutUnused(
   table: Architecture | undefined,
   settings: Readonly<Record<string, unknown>>,
 ): Architecture | undefined {
-  const enabled = table?.experts?.enabled;
+  const { enabled, count = [], noneUpTo = -1 } = table?.experts ?? {};
+  const stated = count.map((key) => settings[key]).find((value) => value !== undefined && value !== null);
+  if (table && typeof stated === 'number' && stated <= noneUpTo) {
+    const { experts: _, ...rest } = table;
+    return rest;
+  }
   if (!table || enabled === undefined || settings[enabled.key] === true) return table;
   const { experts: _, ...rest } = table;
   return { ...rest, only: { ...rest.only, [enabled.key]: false } };

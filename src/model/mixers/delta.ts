@@ -2,23 +2,33 @@ import type { NativeRuntime, Tensor } from '../../../native/binding.js';
 import { ops } from '../../../native/ops.js';
 import { oneAfterAnother } from '../kernels/join.js';
 import type { BlockState, BlockWeights } from '../program.js';
-import { applyNorm, normTensors, weightOf } from '../weights.js';
+import { applyLinear, applyNorm, linearTensors, normTensors, weightOf } from '../weights.js';
 import { shortConvTensors } from './conv.js';
-import type { DeltaCore, Slice } from './plan-delta.js';
+import type { DeltaCore } from './plan-delta.js';
+import type { Slice } from './plan-delta-linears.js';
 import { pastOf } from './state.js';
 
-export function deltaTensors({ convs, rate, bias, heads, gates, norm }: DeltaCore): [string, readonly number[]][] {
-  return [...convs.flatMap(shortConvTensors), [rate, [heads]], [bias, [gates]], ...normTensors(norm)];
+export function deltaTensors(core: DeltaCore): [string, readonly number[]][] {
+  const { convs, rate, rateShape, bias, gates, norm, behind } = core;
+  return [
+    ...behind.flatMap(({ linear }) => linearTensors(linear)),
+    ...convs.flatMap(shortConvTensors),
+    [rate, rateShape],
+    [bias, [gates]],
+    ...normTensors(norm),
+  ];
 }
 
-/** The gated delta rule: of `made`, what the projections make, what o reads, f32 [T, heads * valueDim]. */
+/** The gated delta rule: of `read`, what the projections make, what o reads, f32 [T, heads * valueDim]. */
 export function mixDelta(
   rt: NativeRuntime,
   weights: BlockWeights,
   core: DeltaCore,
-  made: readonly Tensor[],
+  read: readonly Tensor[],
   state: BlockState,
 ): Tensor {
+  const behind = core.behind.map(({ from, linear }) => applyLinear(rt, weights, linear, read[from] as Tensor));
+  const made = [...read, ...behind];
   const { heads, keyHeads, keyDim, valueDim, inputs, strength, norm, gateActivation: act } = core;
   const [q, k, v] = convolved(rt, weights, core, made, state);
   const [beta, decay, gate] = (['beta', 'decay', 'gate'] as const).map((name) => sliced(rt, inputs[name], made)) as [
@@ -27,14 +37,14 @@ export function mixDelta(
     Tensor,
   ];
   const y = rt.allocate('f32', v.shape);
-  const [rate, bias] = [weightOf(weights, core.rate), weightOf(weights, core.bias)];
+  const [rate, bias] = [weightOf(weights, core.rate).view([heads]), weightOf(weights, core.bias)];
   const past = pastOf(state, 'delta', [heads, keyDim, valueDim]);
   const sizes = { heads, keyHeads, keyDim, valueDim, strength };
   ops.gatedDelta(rt, { q, k, v, decay, beta, rate, bias }, y, past, sizes);
   const rows = y.view([(y.shape[0] as number) * heads, valueDim]);
   applyNorm(rt, weights, norm, rows, true);
   ops.gatedActivation(rt, gate, y, y, { act });
-  for (const tensor of [q, k, v, beta, decay, gate, rows]) tensor.dispose();
+  for (const tensor of [q, k, v, beta, decay, gate, rows, rate, ...behind]) tensor.dispose();
   return y;
 }
 
@@ -47,21 +57,24 @@ function convolved(
   state: BlockState,
 ): [Tensor, Tensor, Tensor] {
   const { taps } = convs[0]!;
-  const channels = convs.reduce((sum, conv) => sum + conv.channels, 0);
+  const widths = (['q', 'k', 'v'] as const).map((name) => inputs[name].groups * inputs[name].width);
   const tensors = convs.map(({ weight }) => weightOf(weights, weight));
-  const whole = tensors.length === 1 ? tensors[0]! : oneAfterAnother(rt, tensors, [channels, taps]);
+  const alone = convs.length === 3 && convs.every(({ channels }, i) => channels === widths[i]);
+  const all = widths.reduce((sum, width) => sum + width, 0);
+  const whole = alone || tensors.length === 1 ? undefined : oneAfterAnother(rt, tensors, [all, taps]);
   let row = 0;
-  const parts = (['q', 'k', 'v'] as const).map((name) => {
+  const parts = (['q', 'k', 'v'] as const).map((name, i) => {
     const x = sliced(rt, inputs[name], made);
-    const width = x.shape[1] as number;
+    const width = widths[i] as number;
     const y = rt.allocate('f32', x.shape);
-    const weight = whole.view([width, taps], row * taps);
+    const from = alone ? (tensors[i] as Tensor) : (whole ?? (tensors[0] as Tensor));
+    const weight = from.view([width, taps], alone ? 0 : row * taps);
     ops.shortConv(rt, x, { weight }, y, pastOf(state, name, [taps - 1, width]), { act: 'silu' });
     for (const tensor of [x, weight]) tensor.dispose();
     row += width;
     return y;
   });
-  if (tensors.length > 1) whole.dispose();
+  whole?.dispose();
   return parts as [Tensor, Tensor, Tensor];
 }
 

@@ -1,8 +1,9 @@
-import { type Config, positive } from '../config.js';
+import { type Config, positive, settingNumber } from '../config.js';
 import type { BranchPlan, LinearPlan, NormMaker } from '../plan.js';
 import type { BlockParts } from '../plan-attention.js';
 import { type ShortConvPlan, shortConvPlan } from './plan-conv.js';
 import { type DeltaCore, deltaPlan } from './plan-delta.js';
+import { type Mamba2Core, type MambaCore, mamba2Plan, mambaPlan } from './plan-mamba.js';
 import type { ConvTable, RecurrentBlocks, RecurrentTable } from './table.js';
 
 /** The token mixer of a block without attention. */
@@ -18,7 +19,7 @@ export interface RecurrentPlan extends BranchPlan {
 }
 
 /** What happens between the projections and o; names of tensors are full. */
-export type MixerCore = ConvCore | DeltaCore;
+export type MixerCore = ConvCore | DeltaCore | Mamba2Core | MambaCore;
 
 export interface ConvCore {
   readonly kind: 'conv';
@@ -38,24 +39,45 @@ export function mixerPlanner(
   if (!table) return () => undefined;
   const { mixer } = table;
   return (parts) => {
-    if (!isRecurrent(config, table.blocks, parts)) return undefined;
-    const made =
-      mixer.kind === 'conv' ? convPlan(config, mixer, hidden, parts) : deltaPlan(config, mixer, hidden, norm, parts);
-    return { kind: 'recurrent', ...parts.branch(table.names), ...made };
+    if (!table.blocks.beside && !isRecurrent(config, table.blocks, parts)) return undefined;
+    return { kind: 'recurrent', ...parts.branch(table.names), ...mixerParts(config, mixer, hidden, norm, parts) };
   };
+}
+
+function mixerParts(
+  config: Config,
+  mixer: RecurrentTable['mixer'],
+  hidden: number,
+  norm: NormMaker,
+  parts: BlockParts,
+): MixerParts {
+  switch (mixer.kind) {
+    case 'conv':
+      return convPlan(config, mixer, hidden, parts);
+    case 'delta':
+      return deltaPlan(config, mixer, hidden, norm, parts);
+    case 'mamba2':
+      return mamba2Plan(config, mixer, hidden, norm, parts);
+    case 'mamba':
+      return mambaPlan(config, mixer, hidden, norm, parts);
+  }
 }
 
 function isRecurrent(config: Config, blocks: RecurrentBlocks, { index, layers }: BlockParts): boolean {
   const types = config.list('layer_types', 'string');
-  if (types.length === 0) {
+  if (types.length === 0 && !blocks.stated) {
     const { attentionList, attentionEvery } = blocks;
     if (attentionList !== undefined && config.has(attentionList))
       return !config.list(attentionList, 'number').includes(index);
-    return attentionEvery !== undefined && (index + 1) % positive(config, attentionEvery) !== 0;
+    if (attentionEvery === undefined) return false;
+    const every = positive(config, attentionEvery);
+    const { attentionOffset } = blocks;
+    return index % every !== (attentionOffset === undefined ? every - 1 : settingNumber(config, attentionOffset));
   }
   const type = types[index];
-  const known = [blocks.type, ...blocks.attention];
-  if (type !== undefined && types.length === layers && known.includes(type)) return type === blocks.type;
+  const own = typeof blocks.type === 'string' ? [blocks.type] : blocks.type;
+  const known = [...own, ...blocks.attention];
+  if (type !== undefined && types.length === layers && known.includes(type)) return own.includes(type);
   throw config.error(
     'layer_types',
     `does not say what block ${index} is`,

@@ -5,6 +5,7 @@ import type { BlockState, BlockWeights, Stage } from '../program.js';
 import { applyLinear, linearRef, linearTensors } from '../weights.js';
 import { mixConv, shortConvTensors } from './conv.js';
 import { deltaTensors, mixDelta } from './delta.js';
+import { mamba2Tensors, mambaTensors, mixMamba, mixMamba2 } from './mamba.js';
 import type { MixerCore, RecurrentPlan } from './plan.js';
 import { requireHost } from './state.js';
 
@@ -17,6 +18,8 @@ interface Mixer<C extends MixerCore> {
 const MIXERS: { readonly [K in MixerCore['kind']]: Mixer<Extract<MixerCore, { kind: K }>> } = {
   conv: { tensors: ({ conv }) => shortConvTensors(conv), mix: mixConv },
   delta: { tensors: deltaTensors, mix: mixDelta },
+  mamba2: { tensors: mamba2Tensors, mix: mixMamba2 },
+  mamba: { tensors: mambaTensors, mix: mixMamba },
 };
 
 const mixerOf = (core: MixerCore) => MIXERS[core.kind] as Mixer<MixerCore>;

@@ -1,4 +1,5 @@
 import type { Setting } from '../config.js';
+import type { Mamba2Table, MambaTable } from './mamba-table.js';
 
 /** Blocks whose tokens are mixed by a state of fixed size instead of attention over keys and values. */
 export interface RecurrentTable {
@@ -6,19 +7,27 @@ export interface RecurrentTable {
   readonly blocks: RecurrentBlocks;
   /** The norm before the projections, and that of the branch's output. */
   readonly names: { readonly norm?: string; readonly postNorm?: string };
-  readonly mixer: ConvTable | DeltaTable;
+  /** Norms around the MLP of such blocks, where those with attention have others. */
+  readonly mlp?: { readonly norm?: string; readonly postNorm?: string };
+  readonly mixer: ConvTable | DeltaTable | Mamba2Table | MambaTable;
   /** What of them stays in 16 bits unless asked for otherwise, and why. */
   readonly carried: Readonly<Record<string, string>>;
 }
 
 export interface RecurrentBlocks {
+  /** True: all, beside attention. */
+  readonly beside?: true;
   /** What `layer_types` calls them, and what it calls blocks with attention. */
-  readonly type: string;
+  readonly type: string | readonly string[];
   readonly attention: readonly string[];
   /** Without layer_types: a key that lists the blocks with attention; where that is absent, too, all have it. */
   readonly attentionList?: string;
   /** Without either, every so-many-th block has it. */
   readonly attentionEvery?: Setting<number>;
+  /** Which of so many it is, in the place of the last. */
+  readonly attentionOffset?: Setting<number>;
+  /** True: there must be layer_types. */
+  readonly stated?: true;
 }
 
 /** Why convolutions are carried. */
@@ -29,8 +38,11 @@ export const CONVOLUTIONS_STAY =
 export const GATES_STAY =
   'few rows, whose outputs set how fast a state forgets: an error stays in the state for as long as that lasts';
 
+/** Why pairs of linears with a narrow middle are carried. */
+export const NARROW_STAY = 'two linears with a narrow middle, a fiftieth of the block';
+
 /** Why what else a state depends on is carried. */
-export const STATES_STAY = 'a few numbers a head, read through exponentials';
+export const STATES_STAY = 'a few numbers a head or a channel, read through exponentials';
 
 /**
  * A gated short convolution (LFM2): y = output(c * conv(b * x)), where input gives b, c and x one after another.
@@ -66,11 +78,31 @@ export interface DeltaTable {
   readonly valueDim: readonly string[];
   readonly taps: Setting<number>;
   readonly gateActivation: 'silu' | 'sigmoid';
+  /** True: a decay each channel of a key, where otherwise each head has one. */
+  readonly byChannel?: true;
+  /** Shape of the tensor `rate`, undefined in the place of the heads. */
+  readonly rateShape?: readonly (number | undefined)[];
+  /** True: three tensors of convolutions have equal parts of the channels of all, rounded up, in the place of those of q, k and v. */
+  readonly equalConvs?: boolean;
+  /** Of the norm, whatever the model's other norms say. */
+  readonly epsilon?: number;
   /** True: beta is up to 2, so that eigenvalues of the state's transitions may be negative. */
   readonly doubled?: Setting<boolean>;
 }
 
-/** grouped: rows go by key head, those of q, k, v and the gate of each, and of b and a of each. parts: one thing after another. */
+/**
+ * grouped: rows go by key head, those of q, k, v and the gate of each, and of b and a of each. parts: one thing after another. separate: a
+ * linear each; two names are one behind another with a head's dimensions between them.
+ */
 export type DeltaLinears =
   | { readonly order: 'grouped'; readonly qkvGate: string; readonly ba: string }
-  | { readonly order: 'parts'; readonly qkv: string; readonly gate: string; readonly b: string; readonly a: string };
+  | { readonly order: 'parts'; readonly qkv: string; readonly gate: string; readonly b: string; readonly a: string }
+  | {
+      readonly order: 'separate';
+      readonly q: string;
+      readonly k: string;
+      readonly v: string;
+      readonly b: string;
+      readonly gate: string | readonly [string, string];
+      readonly a: string | readonly [string, string];
+    };

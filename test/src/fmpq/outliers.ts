@@ -26,7 +26,8 @@ export async function injectOutliers(
   /** By tensor: what its entries (of a norm) or columns (of a linear) are multiplied by. */
   const factors = new Map<string, number>();
   for (const { attention, mlp } of plan.blocks) {
-    if (attention.kind !== 'attention' || mlp.kind === 'experts') throw new Error('dense models only');
+    if (attention.kind !== 'attention' || mlp.kind === 'experts' || mlp.kind === 'nothing')
+      throw new Error('dense models only');
     const into = mlp.kind === 'gated' ? [mlp.gate, mlp.up] : [mlp.kind === 'fused' ? mlp.gateUp : mlp.up];
     const qkv = attention.fused ? [attention.fused.linear] : [attention.q, attention.k, attention.v];
     const pairs: [NormPlan | undefined, LinearPlan[]][] = [

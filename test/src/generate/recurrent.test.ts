@@ -13,7 +13,7 @@ import { ARCHITECTURES, GOLDENS, PlainFile, plainSource } from '../model/fixture
 
 const RECURRENT = GOLDENS.filter((name) =>
   planSource(plainSource(path.join(ARCHITECTURES, name))).blocks.some(
-    ({ attention }) => attention.kind === 'recurrent',
+    ({ attention, beside }) => attention.kind === 'recurrent' || beside !== undefined,
   ),
 );
 

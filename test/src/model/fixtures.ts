@@ -91,7 +91,7 @@ export function demanded(config: Record<string, unknown>): Map<string, readonly 
 
 /** Sizes of a configuration that grow together; vocabularies, counts of heads and of experts stay. */
 const SIZES =
-  /^(hidden_size|n_embd|ffn_dim|word_embed_proj_dim|((global|linear_\w*)_?)?head_dim|v_head_dim|query_pre_attn_scalar|\w*intermediate_size(_mlp)?|(expert_)?ffn_hidden_size|qk_\w+_dim|\w+_lora_rank)$/;
+  /^(hidden_size|n_embd|ffn_dim|word_embed_proj_dim|((global|linear_\w*)_?)?head_dim|v_head_dim|moe_latent_size|mamba_d_head|mamba_head_dim|mamba_d_ssm|query_pre_attn_scalar|\w*intermediate_size(_mlp)?|(expert_)?ffn_hidden_size|qk_\w+_dim|\w+_lora_rank)$/;
 
 /**
  * Writes a checkpoint of an architecture's fixture with every size four times as large, of pseudo-random bf16 weights, to `dir`; with
@@ -121,14 +121,14 @@ function widenedRope(parameters: Record<string, unknown>): Record<string, unknow
   return Object.fromEntries(Object.entries(parameters).map(([key, value]) => [key, wide(value)]));
 }
 
-/** Sizes four times as large, those of a language model inside, too. */
+/** Sizes four times as large, those of objects inside, too. */
 function widened(narrow: object): Record<string, unknown> {
   const wide = Object.entries(narrow).map(([key, value]) => {
-    if (key === 'text_config') return [key, widened(value)];
+    if (key === 'text_config' || key === 'linear_attn_config') return [key, widened(value)];
     if (key === 'per_layer_config')
       return [key, Object.fromEntries(Object.entries(value as object).map(([i, own]) => [i, widened(own)]))];
     if (key === 'rope_parameters') return [key, widenedRope(value)];
-    if (!SIZES.test(key) || value === null) return [key, value];
+    if (!SIZES.test(key) || value === null || typeof value === 'string') return [key, value];
     return [key, Array.isArray(value) ? value.map((each) => 4 * each) : 4 * value];
   });
   return Object.fromEntries(wide);

@@ -179,8 +179,8 @@ test('latent attention: scales, ranks and what is refused', () => {
   assert.equal(latent(v3).query.kind, 'latent');
   assert.equal(latent(CONFIGS.deepseek_v2!).query.kind, 'direct');
   assert.equal(latent(v3).scale, 1 / Math.sqrt(20));
-  assert.equal(latent(v3).rope.style, 'interleaved');
-  assert.equal(latent({ ...v3, rope_interleave: false }).rope.style, 'half');
+  assert.equal(latent(v3).rope!.style, 'interleaved');
+  assert.equal(latent({ ...v3, rope_interleave: false }).rope!.style, 'half');
   // DeepSeek-V3's own: cos and sin as they are, scores times (0.1 ln 40 + 1)^2
   const rope_scaling = {
     type: 'yarn',
@@ -192,7 +192,7 @@ test('latent attention: scales, ranks and what is refused', () => {
   const { rope_parameters: _, ...old } = v3;
   const yarn = latent({ ...old, rope_theta: 10_000, rope_scaling });
   assert.ok(Math.abs(yarn.scale * Math.sqrt(20) - 1.873_854_207) < 1e-9);
-  assert.ok(yarn.rope.scaling.kind === 'yarn' && yarn.rope.scaling.attention === 1);
+  assert.ok(yarn.rope!.scaling.kind === 'yarn' && yarn.rope!.scaling.attention === 1);
   for (const num_key_value_heads of [1, 2, 128])
     assert.deepEqual(latent({ ...v3, num_key_value_heads }), latent(v3), 'every head has a key of its own');
   rejects({ ...v3, kv_lora_rank: undefined }, 'LPQ_CONFIG', /kv_lora_rank/);

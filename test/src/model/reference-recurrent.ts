@@ -101,4 +101,36 @@ export const RECURRENT: Record<string, Operation> = {
       keep();
     }
   },
+  selective_scan(inputs, [y], p, values) {
+    const [x, b, c, step, rate, bias, skip] = inputs.slice(0, 7).map(values) as Float64Array[];
+    const [heads, width, groups, size] = ['heads', 'headDim', 'groups', 'size'].map((key) => number(p, key)) as [
+      number,
+      number,
+      number,
+      number,
+    ];
+    const [channels, gates] = [heads * width, bias!.length];
+    const [least, most] = [number(p, 'least'), number(p, 'most', Number.POSITIVE_INFINITY)];
+    const out = typed(y!);
+    for (const { first, end, state, keep } of sequences(inputs.slice(7), channels * size)) {
+      for (let t = first; t < end; t++)
+        for (let channel = 0; channel < channels; channel++) {
+          const head = Math.floor(channel / width);
+          const gate = gates === heads ? head : channel;
+          const token = at(x!, t * channels + channel);
+          const raw = Math.log1p(Math.exp(at(step!, t * gates + gate) + at(bias!, gate)));
+          const delta = Math.min(Math.max(raw, least), most);
+          let made = at(skip!, gate) * token;
+          for (let n = 0; n < size; n++) {
+            const group = (t * groups + Math.floor((head * groups) / heads)) * size + n;
+            const fast = Math.exp(at(rate!, gates === heads ? head : channel * size + n));
+            const place = (head * size + n) * width + (channel % width);
+            state[place] = Math.exp(-fast * delta) * at(state, place) + delta * at(b!, group) * token;
+            made += at(c!, group) * at(state, place);
+          }
+          out[t * channels + channel] = made;
+        }
+      keep();
+    }
+  },
 };

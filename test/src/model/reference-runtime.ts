@@ -107,7 +107,9 @@ const OPERATIONS: Record<string, Operation> = {
   rmsnorm([x, weight], [y], p) {
     const width = weight ? dim(weight, 0) : number(p, 'width', dim(x!, 1));
     const [w, input, out] = [weight && values(weight), values(x!), typed(y!)];
-    for (let first = 0; first < input.length; first += width) {
+    // All rows, or where `first` is given the columns of each row from there on.
+    const some = p.first === undefined ? 0 : dim(x!, 1);
+    for (let first = number(p, 'first'); first < input.length; first += some || width) {
       let square = 0;
       for (let c = 0; c < width; c++) square += at(input, first + c) ** 2;
       const by = 1 / Math.sqrt(square / width + number(p, 'eps'));

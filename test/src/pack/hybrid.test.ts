@@ -3,9 +3,11 @@ import { cpSync, mkdirSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
 import { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
+import type { CanonicalModule } from '../../../formats/canonical/schema.js';
 import { writeSafetensors } from '../../../formats/safetensors/write.js';
 import { createRuntime, fromTyped, typed } from '../../../native/binding.js';
 import { packCheckpoint } from '../../../src/pack/pack-checkpoint.js';
+import { splitOf } from '../../../src/pack/parallel.js';
 import { quantizeCheckpoint } from '../../../src/quantize/run.js';
 import { schemeFromOptions } from '../../../src/quantize/scheme.js';
 import { rtnQuantizer } from '../../../src/rtn/quantizer.js';
@@ -62,4 +64,24 @@ test('Qwen3.5 as it is published, experts in one tensor and layers of multi-toke
       assert.deepEqual(typed(packed.tensor(`${block}.${name}`)), typed(file.tensor(`${block}.${name}`)), name);
   }
   checkpoint.close();
+});
+
+test('ranks have the linears of recurrent layers whole, and share those of attention and MLPs', () => {
+  const shape = [256, 256] as const;
+  const module = {
+    shape,
+    granularity: { kind: 'channel' },
+    sparsity: 'none',
+    type: 'i4',
+  } as unknown as CanonicalModule;
+  const split = (model_type: string, name: string) =>
+    splitOf({ config: { model_type, num_attention_heads: 4 }, module: () => module }, `model.layers.0.${name}`, 2);
+  for (const [type, name] of [
+    ['nemotron_h', 'mixer.out_proj'],
+    ['qwen3_next', 'linear_attn.out_proj'],
+    ['kimi_linear', 'self_attn.v_proj'],
+  ] as const)
+    assert.match((split(type, name) as { whole: string }).whole, /it is of a recurrent layer/, type);
+  assert.deepEqual(split('nemotron_h', 'mixer.o_proj'), { count: 2, split: 'k' });
+  assert.deepEqual(split('qwen3_next', 'self_attn.o_proj'), { count: 2, split: 'k' });
 });

@@ -119,11 +119,15 @@ const SHARED: Readonly<Record<string, number>> = {
   exaone_moe: 3,
   glm4_moe: 3,
   glm4_moe_lite: 3,
+  granitemoehybrid: 4,
   hunyuan_v1_moe: 6,
   hy_v3: 3,
   kimi_k25: 3,
+  kimi_linear: 3,
   llama4: 3,
   llama4_text: 3,
+  nemotron_h: 2,
+  'nemotron_h-latent': 2,
   qwen2_moe: 6,
   qwen3_5_moe: 6,
   qwen3_next: 6,
@@ -131,15 +135,17 @@ const SHARED: Readonly<Record<string, number>> = {
 
 /** Of these some experts have no weights: they hand on what they read. */
 const IDLE = new Set(['longcat_flash']);
+/** Experts without gates. */
+const PLAIN = new Set(['nemotron_h', 'nemotron_h-latent']);
 /** The layer with experts that is looked at, if it is not the second. */
-const LAYER: Readonly<Record<string, number>> = { longcat_flash: 0 };
+const LAYER: Readonly<Record<string, number>> = { longcat_flash: 0, 'nemotron_h-latent': 0 };
 
 /** Experts see their routed rows, shared experts every token. */
 function checkRows(summary: QuantizeSummary, name: string): void {
   const rows = (match: RegExp) => summary.modules.filter((line) => match.test(line.name)).map(({ tokens }) => tokens!);
   const all = SEQUENCES * LENGTH;
   const sum = (list: number[]) => list.reduce((a, b) => a + b, 0);
-  const [into, out] = ['gate_proj|w1', 'down_proj|w2'].map((kind) =>
+  const [into, out] = [PLAIN.has(name) ? 'up_proj' : 'gate_proj|w1', 'down_proj|w2'].map((kind) =>
     sum(rows(new RegExp(`layers\\.${LAYER[name] ?? 1}\\..*experts\\.\\d+\\.(${kind})$`))),
   ) as [number, number];
   if (IDLE.has(name)) assert.ok(into > 0 && into < 2 * all, `${into} rows of ${2 * all} go to experts with weights`);
