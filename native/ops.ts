@@ -4,6 +4,7 @@ import { cacheOps } from './cache-ops.js';
 import { kvOps } from './kv-ops.js';
 import { packedOps } from './packed-ops.js';
 import { recurrentOps } from './recurrent-ops.js';
+import { selectedOps } from './selected-ops.js';
 import { w4axOps } from './w4ax-ops.js';
 
 /** Activations of MLPs. */
@@ -340,4 +341,5 @@ export const ops = {
   ...cacheOps,
   ...kvOps,
   ...recurrentOps,
+  ...selectedOps,
 } as const;

@@ -1,5 +1,6 @@
 import type { Setting } from './config.js';
 import type { RecurrentTable } from './mixers/table.js';
+import type { IndexerTable } from './plan-indexer.js';
 
 /**
  * An architecture is this table and nothing else; plan.ts reads it together with a config.json. Names are module paths
@@ -413,6 +414,8 @@ export interface MlaTable {
   readonly rankScales?: true;
   /** Whether YaRN's `mscale_all_dim` also multiplies the scores, squared. */
   readonly scaleScores: boolean;
+  /** Present where each token sees only keys that an indexer chooses. */
+  readonly indexer?: IndexerTable;
 }
 
 /** A router that sends each token to its top k of E gated MLPs. */

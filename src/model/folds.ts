@@ -1,5 +1,6 @@
 import type { AttentionPlan, BlockPlan, LinearPlan, ModelPlan, NormPlan } from './plan.js';
 import type { ExpertPlan, ExpertsPlan } from './plan-experts.js';
+import { indexerReaders } from './plan-indexer.js';
 import type { MlaPlan } from './plan-mla.js';
 import { projections } from './projections.js';
 
@@ -70,7 +71,7 @@ function normSites(block: BlockPlan, index: number): ScaleSite[] {
   const { feeds } = streamLinears(block);
   const beside = mlp.kind === 'experts' ? besideExperts(mlp) : [];
   const [first, ...rest] = feeds as [LinearPlan[], ...LinearPlan[][]];
-  const kept = attention.kind === 'recurrent' ? attention.kept : [];
+  const kept = attention.kind === 'recurrent' ? attention.kept : indexerReaders(attention);
   const branches: [NormPlan | undefined, LinearPlan[][], LinearPlan[]][] = [
     // LAuReL reads the same, and adds it.
     [block.altUp ? undefined : attention.norm, [first], [...kept]],
@@ -146,6 +147,7 @@ function streamLinears({ attention, mlp, perLayer }: BlockPlan): {
     beside.push(...attention.kept);
   } else if (attention.kind === 'mla') {
     const { query, kvA } = attention;
+    beside.push(...indexerReaders(attention));
     feeds.push([query.kind === 'direct' ? query.linear : query.a, kvA]);
   } else feeds.push(projections(attention));
   if (mlp.kind === 'experts') {
@@ -231,17 +233,28 @@ function valueSites(attention: AttentionPlan, index: number): FoldSite[] {
   });
 }
 
-function latentSites({ query, kvA, kvNorm, kvB, o, heads, latent, plain, value }: MlaPlan, index: number): FoldSite[] {
+function latentSites(
+  { query, kvA, kvNorm, kvB, o, heads, latent, plain, value, indexer }: MlaPlan,
+  index: number,
+): FoldSite[] {
   const id = (name: string) => `blocks.${index}.${name}`;
-  const compressed = (name: string, a: LinearPlan, norm: NormPlan, b: LinearPlan, size: number): FoldSite => ({
+  const chooser = indexer?.kind === 'own' ? [columnsOf(indexer.q)] : [];
+  const compressed = (
+    name: string,
+    a: LinearPlan,
+    norm: NormPlan,
+    b: LinearPlan,
+    size: number,
+    more: readonly FoldAxis[] = [],
+  ): FoldSite => ({
     id: id(name),
     kind: 'latent',
     size,
-    axes: [...rowsOf(a), ...normAxes(norm), columnsOf(b)],
+    axes: [...rowsOf(a), ...normAxes(norm), columnsOf(b), ...more],
     readers: [reader([b])],
   });
   return [
-    ...(query.kind === 'latent' ? [compressed('query', query.a, query.norm, query.b, query.a.n)] : []),
+    ...(query.kind === 'latent' ? [compressed('query', query.a, query.norm, query.b, query.a.n, chooser)] : []),
     compressed('latent', kvA, kvNorm, kvB, latent),
     ...Array.from({ length: heads }, (_, h): FoldSite => {
       const columns = [h * value];

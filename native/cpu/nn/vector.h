@@ -52,6 +52,7 @@ struct VectorKernels {
   // (native/ops/recurrent.h); row r decays by g[r * g_step].
   void (*delta_token)(float* s, int64_t rows, const float* g, int64_t g_step, const float* k, const float* q,
                       const float* v, float beta, float* y);
+  float (*dot)(const float* a, const float* b, int64_t n);
 };
 
 const VectorKernels& generic_vector();

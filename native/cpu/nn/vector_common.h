@@ -269,10 +269,16 @@ void delta_token(float* s, int64_t rows, const float* g, int64_t g_step, const f
   for (int c = 0; c < kStateColumns; ++c) y[c] = made[c];
 }
 
-constexpr VectorKernels kTable = {rmsnorm,          layernorm,         activate,       soft_cap,         gated,
-                                  rmsnorm_backward, activate_backward, gated_backward, softmax_backward, maximum,
-                                  exponentials,     sum_exp,           scale,          add_scaled,       rotate_half,
-                                  widen_f16,        widen_bf16,        narrow_f16,     narrow_bf16,      delta_token};
+float dot(const float* a, const float* b, int64_t n) {
+  float sum[kSumLanes] = {};
+  lanes_of(n, [&](int64_t i, int v) { sum[v] += a[i] * b[i]; });
+  return total(sum);
+}
+
+constexpr VectorKernels kTable = {
+    rmsnorm,          layernorm,  activate,     soft_cap,    gated, rmsnorm_backward, activate_backward, gated_backward,
+    softmax_backward, maximum,    exponentials, sum_exp,     scale, add_scaled,       rotate_half,       widen_f16,
+    widen_bf16,       narrow_f16, narrow_bf16,  delta_token, dot};
 
 }  // namespace
 }  // namespace lpq::nn

@@ -5,6 +5,7 @@ import { arcee } from './arcee.js';
 import { cohere, cohere2 } from './cohere.js';
 import { deepseekV2 } from './deepseek_v2.js';
 import { deepseekV3, kimiK2 } from './deepseek_v3.js';
+import { deepseekV32, glmMoeDsa } from './deepseek_v32.js';
 import { dots1 } from './dots1.js';
 import { ernie45 } from './ernie4_5.js';
 import { ernie45Moe } from './ernie4_5_moe.js';
@@ -60,6 +61,7 @@ export const ARCHITECTURES: readonly Architecture[] = [
   cohere2,
   deepseekV2,
   deepseekV3,
+  deepseekV32,
   dots1,
   ernie45,
   ernie45Moe,
@@ -73,6 +75,7 @@ export const ARCHITECTURES: readonly Architecture[] = [
   glm4,
   glm4Moe,
   glm4MoeLite,
+  glmMoeDsa,
   gpt2,
   gptNeox,
   gptOss,

@@ -9,11 +9,11 @@ import { planSource } from '../../../src/model/graph.js';
 import { requireHost } from '../../../src/model/mixers/state.js';
 import { ARCHITECTURES, GOLDENS, PlainFile, plainSource } from '../model/fixtures.js';
 
-/** Models with recurrent blocks, prefix by prefix over kept states, keys and values: transformers' logits of the whole sequences. */
+/** Models with recurrent blocks or indexers, prefix by prefix over all that is kept: transformers' logits of the whole sequences. */
 
 const RECURRENT = GOLDENS.filter((name) =>
   planSource(plainSource(path.join(ARCHITECTURES, name))).blocks.some(
-    ({ attention }) => attention.kind === 'recurrent',
+    ({ attention }) => attention.kind === 'recurrent' || 'indexer' in attention,
   ),
 );
 
@@ -62,6 +62,18 @@ for (const name of RECURRENT)
     cache.dispose();
     disposeResident(model);
   });
+
+test('a device without kernels for sparse attention is refused', () => {
+  assert.throws(
+    () =>
+      requireHost(
+        { device: 'cuda:0' } as unknown as NativeRuntime,
+        'model.layers.0.self_attn.kv_a_proj_with_mqa',
+        'sparse attention',
+      ),
+    /there is no kernel for the sparse attention that 'model\.layers\.0\.self_attn\.kv_a_proj_with_mqa' is of/,
+  );
+});
 
 test('a device without kernels for recurrent layers is refused', () => {
   assert.throws(

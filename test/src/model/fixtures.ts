@@ -91,7 +91,7 @@ export function demanded(config: Record<string, unknown>): Map<string, readonly 
 
 /** Sizes of a configuration that grow together; vocabularies, counts of heads and of experts stay. */
 const SIZES =
-  /^(hidden_size|n_embd|ffn_dim|word_embed_proj_dim|((global|linear_\w*)_?)?head_dim|v_head_dim|query_pre_attn_scalar|\w*intermediate_size(_mlp)?|(expert_)?ffn_hidden_size|qk_\w+_dim|\w+_lora_rank)$/;
+  /^(hidden_size|n_embd|ffn_dim|word_embed_proj_dim|((global|index|linear_\w*)_?)?head_dim|v_head_dim|query_pre_attn_scalar|\w*intermediate_size(_mlp)?|(expert_)?ffn_hidden_size|qk_\w+_dim|\w+_lora_rank)$/;
 
 /**
  * Writes a checkpoint of an architecture's fixture with every size four times as large, of pseudo-random bf16 weights, to `dir`; with

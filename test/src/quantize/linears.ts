@@ -50,6 +50,8 @@ export const MIXTURES: Readonly<Record<string, number>> = {
   qwen2_moe: 2 * (4 + 4 * 3 + 3),
   qwen3_moe: 2 * (4 + 4 * 3),
   deepseek_v3: 2 * 5 + 3 + 4 * 3 + 3,
+  deepseek_v32: 2 * 5 + 3 + 4 * 3 + 3,
+  glm_moe_dsa: 3 * 5 + 2 * 3 + 3 * 3 + 3,
   gpt_oss: 2 * (4 + 4 * 3),
   dots1: 2 * 4 + 3 + 4 * 3 + 3,
   ernie4_5_moe: 2 * 4 + 3 + 4 * 3 + 3,

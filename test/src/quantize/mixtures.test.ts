@@ -114,11 +114,13 @@ for (const [name, linears] of sampled('mixtures', Object.entries(MIXTURES), 2))
 /** Linears of shared experts, in all blocks. */
 const SHARED: Readonly<Record<string, number>> = {
   deepseek_v3: 3,
+  deepseek_v32: 3,
   dots1: 3,
   ernie4_5_moe: 3,
   exaone_moe: 3,
   glm4_moe: 3,
   glm4_moe_lite: 3,
+  glm_moe_dsa: 3,
   hunyuan_v1_moe: 6,
   hy_v3: 3,
   kimi_k25: 3,

@@ -19,12 +19,16 @@ import { verifyArtifact } from '../../../src/verify/verify.js';
 import { scratch } from '../../formats/scratch.js';
 import { ARCHITECTURES, GOLDENS, PlainFile, plainSource } from '../model/fixtures.js';
 
-/** Models with recurrent blocks at 4 bits, packed and verified: what stays in 16 bits stays bit by bit. */
+/** Models with recurrent blocks or indexers at 4 bits, packed and verified: what stays in 16 bits stays bit by bit. */
 
 const rt = createRuntime(2);
 const sourceOf = (name: string) => plainSource(path.join(ARCHITECTURES, name));
 const isRecurrent = (name: string) =>
-  planSource(sourceOf(name)).blocks.some(({ attention }) => attention.kind === 'recurrent');
+  planSource(sourceOf(name)).blocks.some(({ attention }) => attention.kind === 'recurrent' || 'indexer' in attention);
+
+/** Small changes make indexers choose other keys, which changes a token as a whole: few do of 8 bits and short sequences. */
+const bitsOf = (name: string) =>
+  planSource(sourceOf(name)).blocks.some(({ attention }) => 'indexer' in attention) ? 8 : 4;
 
 const random = (seed: number) =>
   Int32Array.from({ length: 40 }, (_, i) => Math.floor(Math.abs(Math.sin(seed * 97 + i * i)) * 64));
@@ -40,10 +44,15 @@ const CALIBRATION = {
   available: 8,
 } as const;
 
-async function logitsOf(source: WeightSource): Promise<Float32Array> {
+async function logitsOf(source: WeightSource, length: number): Promise<Float32Array> {
   const graph = openModel(source);
   const outer = await loadOuter(rt, source, graph);
-  const [state] = await runForward(rt, source, graph, outer, [makeBatch(rt, [random(50), random(51)])]);
+  const [state] = await runForward(rt, source, graph, outer, [
+    makeBatch(
+      rt,
+      [50, 51].map((seed) => random(seed).slice(0, length)),
+    ),
+  ]);
   const logits = graph.logits(rt, outer, state!.h);
   await rt.sync();
   return typed(logits).slice() as Float32Array;
@@ -59,14 +68,16 @@ function medianError(got: Float32Array, want: Float32Array, vocab: number): numb
 }
 
 for (const name of GOLDENS.filter(isRecurrent))
-  test(`${name}: rtn and gptq at 4 bits are packed and verified, and the rest is carried`, async (t) => {
+  test(`${name}: rtn and gptq at ${bitsOf(name)} bits are packed and verified, and the rest is carried`, async (t) => {
+    const bits = bitsOf(name);
     const [dir, from] = [scratch(), path.join(ARCHITECTURES, name)];
     const graph = openModel(sourceOf(name));
     const linears = graph.blocks.flatMap(({ stages }) =>
       stages.flatMap(({ feeds }) => feeds.flatMap((feed) => feed.linears.map((linear) => `${linear.name}.weight`))),
     );
     const rest = graph.blocks.flatMap(({ tensors }) => [...tensors.keys()].filter((key) => !linears.includes(key)));
-    const want = await logitsOf(sourceOf(name));
+    const length = bits === 4 ? 40 : 12;
+    const want = await logitsOf(sourceOf(name), length);
     for (const [method, quantizer] of [
       ['rtn', rtnQuantizer()],
       ['gptq', gptqQuantizer(GPTQ_DEFAULTS)],
@@ -75,7 +86,7 @@ for (const name of GOLDENS.filter(isRecurrent))
       await quantizeCheckpoint([rt], {
         source: from,
         output: canonical,
-        scheme: schemeFromOptions({ bits: 4, groupSize: 32 }),
+        scheme: schemeFromOptions({ bits, groupSize: 32 }),
         rules: [],
         quantizer,
         calibration: quantizer.statistics ? CALIBRATION : undefined,
@@ -95,18 +106,19 @@ for (const name of GOLDENS.filter(isRecurrent))
       const file = new PlainFile(path.join(from, 'model.safetensors'));
       for (const tensor of rest.filter((key) => Object.hasOwn(file.header, key)))
         assert.deepEqual(typed(await source.tensor(tensor)), typed(file.tensor(tensor)), tensor);
-      const logits = await logitsOf(source);
+      const logits = await logitsOf(source, length);
       const error = medianError(logits, want, graph.vocab);
       t.diagnostic(`${method}: ${(100 * error).toFixed(1)} % of the logits`);
       // The median token: one whose experts change moves as a whole. Steps of 2.2 deviations / 7: 9 % of a weight, 17 times those of 8 bits, whose bound is 3 % (architectures.test.ts).
-      assert.ok(error > 0 && error < 0.51, `${method}: ${error}`);
+      // Of 8 bits twice that bound: GPTQ moves weights by more than half a step to make up for others.
+      assert.ok(error > 0 && error < (bits === 4 ? 0.51 : 0.06), `${method}: ${error}`);
       for (const target of ['gptq', 'tilus']) {
         const output = path.join(dir, `${method}-${target}`);
         await packCheckpoint({ input: checkpoint, target, output, runtime: rt });
         const report = await verifyArtifact({ dir: output, runtime: rt, against: canonical });
         assert.ok(report.ok, JSON.stringify(report.failures ?? report));
         const artifact = artifactSource(output, rt);
-        assert.deepEqual(await logitsOf(artifact), logits, target);
+        assert.deepEqual(await logitsOf(artifact, length), logits, target);
         artifact.close();
       }
       source.close();
