@@ -1,6 +1,6 @@
 import type { Setting } from './config.js';
 import type { RecurrentTable } from './mixers/table.js';
-import type { IndexerTable } from './plan-indexer.js';
+import type { BlockIndexerTable, IndexerTable } from './plan-indexer.js';
 
 /**
  * An architecture is this table and nothing else; plan.ts reads it together with a config.json. Names are module paths
@@ -208,6 +208,8 @@ export interface AttentionTable {
   readonly window: WindowTable;
   /** Queries that grow with their position. */
   readonly temperature?: TemperatureTable;
+  /** Present where tokens of some blocks see only runs of keys that an indexer chooses. */
+  readonly indexer?: BlockIndexerTable;
   /** Blocks that see only their chunk of so many tokens: those of chunked_attention in layer_types, without it those that rotate. */
   readonly chunk?: Setting<number>;
 }
@@ -373,6 +375,13 @@ export interface GatedMlpTable extends MlpCommon {
 export interface FusedMlpTable extends MlpCommon {
   readonly kind: 'fused';
   readonly names: MlpNorms & { readonly gateUp: string; readonly down: string };
+  /** GPT-OSS's clamped gate in the place of the activation. */
+  readonly gate?: ClampTable;
+}
+
+export interface ClampTable {
+  readonly alpha: Setting<number>;
+  readonly limit: Setting<number>;
 }
 
 /** y = down(act(up x)). */
@@ -457,7 +466,7 @@ export interface ExpertsTable {
     readonly score: 'best' | 'two best';
   };
   /** act(gate) * up (default), or GPT-OSS's clamped gate. */
-  readonly gate?: { readonly alpha: Setting<number>; readonly limit: Setting<number> };
+  readonly gate?: ClampTable;
   /** A key without whose true no block has experts: tables are found without them then. */
   readonly enabled?: { readonly key: string };
   /** Experts, the MLP beside them (`shared`) and the router have norms of their own: src/model/plan-experts-apart.ts. */
@@ -490,7 +499,10 @@ export interface ExpertsTable {
 }
 
 export interface SharedExpertTable {
-  readonly names: { readonly gate: string; readonly up: string; readonly down: string };
+  /** gateUp: one linear with the rows of gate, then those of up. */
+  readonly names: ({ readonly gate: string; readonly up: string } | { readonly gateUp: string }) & {
+    readonly down: string;
+  };
   /** Its intermediate size: a key of its own, or so many times the experts'. */
   readonly intermediate: { readonly keys: readonly string[] } | { readonly times: Setting<number> };
   /** A linear to one number, whose sigmoid multiplies the output. */

@@ -1,5 +1,5 @@
 import type { AttentionPlan, BlockPlan, LinearPlan, ModelPlan, NormPlan } from './plan.js';
-import type { ExpertPlan, ExpertsPlan } from './plan-experts.js';
+import { type ExpertPlan, type ExpertsPlan, type SharedExpertPlan, sharedInto } from './plan-experts.js';
 import { indexerReaders } from './plan-indexer.js';
 import type { MlaPlan } from './plan-mla.js';
 import { projections } from './projections.js';
@@ -111,7 +111,7 @@ function upSites({ attention, mlp }: BlockPlan, index: number): ScaleSite[] {
           return { id, size, raise: axes.slice(0, last), lower: axes.slice(last), readers };
         });
   if (mlp.kind === 'gated') return [...values, site('up', mlp.up, mlp.down)];
-  if (mlp.kind === 'fused') return [...values, site('up', mlp.gateUp, mlp.down, mlp.down.k)];
+  if (mlp.kind === 'fused') return mlp.clamped ? values : [...values, site('up', mlp.gateUp, mlp.down, mlp.down.k)];
   if (mlp.kind !== 'experts' || mlp.gate.kind !== 'gated') return values;
   const shared = mlp.shared ? [site('shared.up', mlp.shared.up, mlp.shared.down)] : [];
   return [...values, ...mlp.experts.map(({ up, down }, e) => site(`experts.${e}.up`, up, down)), ...shared];
@@ -147,13 +147,13 @@ function streamLinears({ attention, mlp, perLayer }: BlockPlan): {
     beside.push(...attention.kept);
   } else if (attention.kind === 'mla') {
     const { query, kvA } = attention;
-    beside.push(...indexerReaders(attention));
     feeds.push([query.kind === 'direct' ? query.linear : query.a, kvA]);
   } else feeds.push(projections(attention));
+  beside.push(...indexerReaders(attention));
   if (mlp.kind === 'experts') {
     const { experts, shared } = mlp;
     const all: ExpertPlan[] = [...experts, ...(shared ? [shared] : [])];
-    feeds.push(...all.map(({ gate, up }) => [gate, up]));
+    feeds.push(...experts.map(({ gate, up }) => [gate, up]), ...(shared ? [sharedInto(shared)] : []));
     writers.push(...all.map(({ down }) => down));
     beside.push(...besideExperts(mlp));
   } else {
@@ -277,10 +277,12 @@ function mlpSites({ mlp }: BlockPlan, index: number): FoldSite[] {
     axes: [...into.flatMap((linear) => rowsOf(linear, starts)), columnsOf(down)],
     readers: [reader([down])],
   });
+  const sharedSite = (shared: SharedExpertPlan): FoldSite =>
+    hidden('shared.hidden', sharedInto(shared), shared.down, shared.gateUp ? [0, shared.down.k] : [0]);
   if (mlp.kind === 'experts')
     return [
       ...mlp.experts.map(({ gate, up, down }, e) => hidden(`experts.${e}.hidden`, [gate, up], down)),
-      ...(mlp.shared ? [hidden('shared.hidden', [mlp.shared.gate, mlp.shared.up], mlp.shared.down)] : []),
+      ...(mlp.shared ? [sharedSite(mlp.shared)] : []),
     ];
   if (mlp.kind === 'fused') return [hidden('hidden', [mlp.gateUp], mlp.down, [0, mlp.down.k])];
   return [hidden('hidden', mlp.kind === 'gated' ? [mlp.gate, mlp.up] : [mlp.up], mlp.down)];

@@ -47,8 +47,15 @@ export interface RoutingPlan {
 }
 
 export interface SharedExpertPlan extends ExpertPlan {
+  /** One linear of which gate and up are parts. */
+  readonly gateUp?: LinearPlan;
   readonly intermediate: number;
   readonly outputGate: LinearPlan | undefined;
+}
+
+/** The linears of a shared expert that read its input. */
+export function sharedInto({ gate, up, gateUp }: SharedExpertPlan): LinearPlan[] {
+  return gateUp ? [gateUp] : [gate, up];
 }
 
 /** Far beyond any model: a config that says more is damaged, and must not keep the planner busy for hours. */
@@ -224,9 +231,11 @@ function sharedPlan(
       ? config.count(intermediate.keys, undefined, 0)
       : expertInner * settingNumber(config, intermediate.times);
   if (inner === 0) return undefined;
+  const separate = 'gateUp' in names ? { gate: names.gateUp, up: names.gateUp } : names;
   return {
-    gate: linear(names.gate, inner, hidden),
-    up: linear(names.up, inner, hidden),
+    gate: linear(separate.gate, inner, hidden),
+    up: linear(separate.up, inner, hidden),
+    ...('gateUp' in names && { gateUp: linear(names.gateUp, 2 * inner, hidden) }),
     down: linear(names.down, hidden, inner),
     intermediate: inner,
     outputGate: outputGate === undefined ? undefined : linear(outputGate, 1, hidden),

@@ -139,3 +139,72 @@ function kindOf(config: Config, shared: SharedIndexers, index: number, layers: n
     `${layers} entries, each full or shared`,
   );
 }
+
+/**
+ * An indexer of runs of keys (MiniMax-M3): each of its heads chooses for as many neighbouring heads of attention (native/ops/selected.h).
+ * Names are those of linears and norms.
+ */
+export interface BlockIndexerTable {
+  readonly names: { readonly q: string; readonly k: string; readonly qNorm: string; readonly kNorm: string };
+  /** What `layer_types` calls blocks that have one. */
+  readonly type: string;
+  /** Keys of config.json, and what they are called in an object of older files, which counts where it is there. */
+  readonly sizes: Readonly<
+    Record<'heads' | 'dim' | 'block' | 'top' | 'local', { readonly key: string; readonly older: string }>
+  >;
+  readonly older: { readonly object: string; readonly list: string };
+  readonly carried: Readonly<Record<string, string>>;
+}
+
+/** Resolves what all blocks share; the result resolves one block, undefined where tokens see all before them. Throws LPQ_CONFIG. */
+export function blockIndexer(
+  config: Config,
+  table: BlockIndexerTable,
+  { hidden, heads: most }: { hidden: number; heads: number },
+  norm: NormMaker,
+): (parts: BlockParts, rope: RopeSpec | undefined) => IndexerPlan | undefined {
+  const older = config.object(table.older.object);
+  const { names, sizes } = table;
+  const size = (name: keyof typeof sizes, least = 1): number =>
+    older?.find(sizes[name].older)
+      ? older.count([sizes[name].older], undefined, least)
+      : config.count([sizes[name].key], undefined, least);
+  return ({ prefix, index, layers, linear }, rope) => {
+    if (!hasIndexer(config, table, older, index, layers)) return undefined;
+    const [heads, dim] = [size('heads'), size('dim')];
+    if (most % heads !== 0)
+      throw config.error(sizes.heads.key, 'does not divide the heads of attention', heads, `a divisor of ${most}`);
+    if (rope === undefined || dim < rope.rotary)
+      throw config.error(sizes.dim.key, 'is less than what turns of a head', dim, `at least ${rope?.rotary ?? dim}`);
+    const named = (name: string, n: number) => linear(prefix + name, n, hidden, false);
+    return {
+      kind: 'own',
+      q: named(names.q, heads * dim),
+      k: named(names.k, dim),
+      qNorm: norm(prefix + names.qNorm, dim),
+      kNorm: norm(prefix + names.kNorm, dim),
+      ...{ heads, dim, top: size('top'), block: size('block'), local: size('local', 0) },
+      rope,
+      kept: false,
+    };
+  };
+}
+
+function hasIndexer(
+  config: Config,
+  { type, older: { list } }: BlockIndexerTable,
+  older: Config | undefined,
+  index: number,
+  layers: number,
+): boolean {
+  const types = config.list('layer_types', 'string');
+  if (types.length === 0) return older?.find(list) ? (older.list(list, 'number')[index] ?? 0) !== 0 : false;
+  const found = types[index];
+  if (types.length === layers && (found === type || found === 'full_attention')) return found === type;
+  throw config.error(
+    'layer_types',
+    `does not say what block ${index} is`,
+    found ?? `${types.length} entries`,
+    `${layers} entries, each ${type} or full_attention`,
+  );
+}

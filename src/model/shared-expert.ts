@@ -1,14 +1,16 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { applyGate } from './gate.js';
-import type { GatePlan, SharedExpertPlan } from './plan-experts.js';
+import { halves } from './mlp.js';
+import type { LinearPlan } from './plan.js';
+import { type GatePlan, type SharedExpertPlan, sharedInto } from './plan-experts.js';
 import type { BlockWeights, Feed } from './program.js';
 import { applyLinear, linearRef, linearTensors } from './weights.js';
 
 export function sharedTensors(plan: SharedExpertPlan | undefined): [string, readonly number[]][] {
   if (!plan) return [];
-  const { gate, up, down, outputGate } = plan;
-  return [gate, up, down, ...(outputGate ? [outputGate] : [])].flatMap(linearTensors);
+  const { down, outputGate } = plan;
+  return [...sharedInto(plan), down, ...(outputGate ? [outputGate] : [])].flatMap(linearTensors);
 }
 
 /** What the first stage of a mixture leaves for the second, beside the experts' own. */
@@ -30,7 +32,7 @@ export interface SharedExpert {
 }
 
 export function sharedExpert(plan: SharedExpertPlan, act: GatePlan): SharedExpert {
-  const { gate, up, down, outputGate } = plan;
+  const { gate, up, gateUp, down, outputGate } = plan;
 
   /** The sigmoid of each token's gate: its share where there is one expert to choose from. */
   const shares = (rt: NativeRuntime, weights: BlockWeights, x: Tensor): Tensor | undefined => {
@@ -44,11 +46,11 @@ export function sharedExpert(plan: SharedExpertPlan, act: GatePlan): SharedExper
   };
 
   return {
-    gateUp: { id: 'shared.gate_up', linears: [linearRef(gate), linearRef(up)] },
+    gateUp: { id: 'shared.gate_up', linears: sharedInto(plan).map((linear) => linearRef(linear)) },
     down: { id: 'shared.down', linears: [linearRef(down)] },
     inner(rt, weights, x) {
-      const sharedInner = applyLinear(rt, weights, gate, x, undefined, rt.activationDtype);
-      const other = applyLinear(rt, weights, up, x, undefined, rt.activationDtype);
+      const apply = (linear: LinearPlan) => applyLinear(rt, weights, linear, x, undefined, rt.activationDtype);
+      const [sharedInner, other] = gateUp ? halves(rt, apply(gateUp)) : [apply(gate), apply(up)];
       applyGate(rt, act, sharedInner, other);
       other.dispose();
       const sharedShares = shares(rt, weights, x);

@@ -12,6 +12,8 @@ export function withoutGradient({ attention, mlp }: BlockPlan): string | undefin
   if (attention.fused?.order === 'heads') return 'projections fused head by head';
   if (attention.chunk > 0) return 'attention in chunks';
   if (attention.temperature) return 'queries scaled by position';
+  if (attention.indexer) return 'keys that an indexer chooses';
+  if (mlp.kind === 'fused' && mlp.clamped) return 'a clamped gate';
   if (typeof mlp.activation !== 'string') return 'xIELU';
   const norms = [...aroundOf(attention), ...aroundOf(mlp), attention.qNorm, attention.kNorm].filter(
     (norm) => norm !== undefined,

@@ -94,6 +94,8 @@ test('docs/architectures.md says what stays in 16 bits of recurrent layers, as t
 });
 
 test('docs/architectures.md says what stays in 16 bits of sparse attention, as the tables do', () => {
-  const carried = new Map(TABLES.flatMap(({ mla }) => Object.entries(mla?.indexer?.carried ?? {})));
+  const carried = new Map(
+    TABLES.flatMap(({ mla, attention }) => Object.entries((mla ?? attention).indexer?.carried ?? {})),
+  );
   assert.deepEqual(reasons('What stays in 16 bits of sparse attention'), carried);
 });

@@ -20,7 +20,7 @@ export function tailOf(table: Architecture): [quantized: string, carried: string
   const carried = [
     ...(experts ? ['router'] : []),
     ...Object.keys(recurrent?.carried ?? {}),
-    ...Object.keys(mla?.indexer?.carried ?? {}),
+    ...Object.keys((mla ?? attention).indexer?.carried ?? {}),
     ...(attention.names.sinks === undefined ? [] : ['sinks']),
     ...(table.perLayer ? ['per-layer embeddings and their linears'] : []),
     ...(table.altUp ? ['AltUp, LAuReL'] : []),

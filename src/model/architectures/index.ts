@@ -32,6 +32,7 @@ import { llama4Text } from './llama4.js';
 import { longcatFlash } from './longcat_flash.js';
 import { mimoV2Flash } from './mimo_v2_flash.js';
 import { minimaxM2 } from './minimax_m2.js';
+import { minimaxM3Text } from './minimax_m3.js';
 import { ministral3 } from './ministral3.js';
 import { mistral } from './mistral.js';
 import { mixtral } from './mixtral.js';
@@ -92,6 +93,7 @@ export const ARCHITECTURES: readonly Architecture[] = [
   longcatFlash,
   mimoV2Flash,
   minimaxM2,
+  minimaxM3Text,
   ministral3,
   mistral,
   mixtral,

@@ -68,6 +68,7 @@ export const MIXTURES: Readonly<Record<string, number>> = {
   longcat_flash: 2 * (5 + 3) + 4 * 3,
   mimo_v2_flash: 2 * 4 + 3 + 4 * 3,
   minimax_m2: 2 * (4 + 4 * 3),
+  minimax_m3_vl_text: 2 * 4 + 2 + 4 * 3 + 2,
   olmoe: 2 * (4 + 4 * 3),
   phimoe: 2 * (4 + 4 * 3),
   qwen3_5_moe: 2 + 1 + 4 + 2 * (3 * 3 + 3),

@@ -126,6 +126,7 @@ const SHARED: Readonly<Record<string, number>> = {
   kimi_k25: 3,
   llama4: 3,
   llama4_text: 3,
+  minimax_m3_vl_text: 2,
   qwen2_moe: 6,
   qwen3_5_moe: 6,
   qwen3_next: 6,
