@@ -1,6 +1,7 @@
 import { backwardOps } from './backward-ops.js';
 import type { NativeRuntime, OpParams, Tensor } from './binding.js';
 import { cacheOps } from './cache-ops.js';
+import { hyperOps } from './hyper-ops.js';
 import { kvOps } from './kv-ops.js';
 import { packedOps } from './packed-ops.js';
 import { recurrentOps } from './recurrent-ops.js';
@@ -340,6 +341,7 @@ export const ops = {
   ...w4axOps,
   ...cacheOps,
   ...kvOps,
+  ...hyperOps,
   ...recurrentOps,
   ...selectedOps,
 } as const;

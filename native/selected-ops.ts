@@ -10,7 +10,7 @@ export const selectedOps = {
     t: { q: Tensor; k: Tensor; weights?: Tensor | undefined },
     y: Tensor,
     { starts, kept }: Past,
-    p: { heads: number; top: number; block?: number; local?: number },
+    p: { heads: number; top: number; block?: number; local?: number; rate?: number },
   ) =>
     rt.enqueue(
       'index_keys',
@@ -40,5 +40,27 @@ export const selectedOps = {
       [t.q, t.k, t.v, t.selected, starts, ...(step.slots && step.totals ? [step.slots, step.totals] : [])],
       [y],
       p,
+    ),
+
+  /** Full runs of `rate` tokens, each an entry (native/ops/compressed.h). */
+  compress: (
+    rt: NativeRuntime,
+    t: { x: Tensor; gate: Tensor; bias: Tensor; starts: Tensor },
+    y: Tensor,
+    p: { rate: number },
+  ) => rt.enqueue('compress', [t.x, t.gate, t.bias, t.starts], [y], p),
+
+  /** Attention over a window of tokens and over entries. */
+  compressedAttention: (
+    rt: NativeRuntime,
+    t: { q: Tensor; k: Tensor; entries: Tensor; sinks: Tensor; starts: Tensor; selected?: Tensor | undefined },
+    y: Tensor,
+    p: { heads: number; window: number; rate: number; scale: number },
+  ) =>
+    rt.enqueue(
+      'compressed_attention',
+      [t.q, t.k, t.entries, t.sinks, t.starts, ...(t.selected ? [t.selected] : [])],
+      [y],
+      { ...p, chosen: t.selected ? 1 : 0 },
     ),
 } as const;

@@ -1,5 +1,7 @@
 import type { Setting } from './config.js';
 import type { RecurrentTable } from './mixers/table.js';
+import type { CompressedTable } from './plan-compressed.js';
+import type { HyperTable } from './plan-hyper.js';
 import type { BlockIndexerTable, IndexerTable } from './plan-indexer.js';
 
 /**
@@ -57,6 +59,9 @@ export interface Architecture {
   readonly attention: AttentionTable;
   /** Present where attention is latent (MLA), in the place of `attention`. */
   readonly mla?: MlaTable;
+  /** Present where attention reads entries of older tokens, in the place of `attention`. */
+  readonly compressed?: CompressedTable;
+  readonly hyper?: HyperTable;
   /** Present where (some) blocks have a recurrent layer in the place of attention. */
   readonly recurrent?: RecurrentTable;
   readonly mlp: MlpTable;
@@ -447,7 +452,7 @@ export interface ExpertsTable {
   readonly idle?: Setting<number>;
   /** True: the tensor of `choiceBias` is [1, E]. */
   readonly choiceBiasRow?: true;
-  /** Shares: a softmax over all experts (default), or a sigmoid each. */
+  /** Shares: a softmax over all experts (default), a sigmoid each, or the root of a softplus (sqrtsoftplus). */
   readonly scoring?: Setting<string>;
   /** SparseMixer's jitter (native/ops/routing.h), in the place of shares; 0: none. */
   readonly jitter?: Setting<number>;
@@ -467,6 +472,15 @@ export interface ExpertsTable {
   };
   /** act(gate) * up (default), or GPT-OSS's clamped gate. */
   readonly gate?: ClampTable;
+  /** act(min(gate, limit)) * clamp(up, -limit, limit), the shared expert's, too. */
+  readonly limit?: Setting<number>;
+  /** Blocks of `type` in a list choose experts by a table [vocabulary, k] of the tokens' ids, and have no bias for the choice. */
+  readonly hashed?: {
+    readonly table: string;
+    readonly list: string;
+    readonly type: string;
+    readonly others: readonly string[];
+  };
   /** A key without whose true no block has experts: tables are found without them then. */
   readonly enabled?: { readonly key: string };
   /** Experts, the MLP beside them (`shared`) and the router have norms of their own: src/model/plan-experts-apart.ts. */

@@ -16,14 +16,16 @@ import type { ExpertPlan, ExpertsPlan } from './plan-experts.js';
 import type { BlockState, BlockWeights, Feed, Stage } from './program.js';
 import { type SharedExpert, type SharedInner, sharedExpert, sharedTensors } from './shared-expert.js';
 import { SHORTCUT } from './shortcut.js';
+import { TOKEN_IDS } from './token-ids.js';
 import { applyLinear, linearRef, linearTensors, normTensors, weightOf } from './weights.js';
 
 export function expertsTensors(plan: ExpertsPlan): [string, readonly number[]][] {
-  const { bias } = plan.routing;
+  const { bias, root } = plan.routing;
   return [
     ...normTensors(plan.norm),
     ...linearTensors(plan.router),
     ...(bias === undefined ? [] : [[bias.name, bias.shape] as [string, readonly number[]]]),
+    ...(root?.table ? [[root.table.name, root.table.shape] as [string, readonly number[]]] : []),
     ...plan.experts.flatMap(({ gate, up, down }) => [gate, up, down].flatMap(linearTensors)),
     ...sharedTensors(plan.shared),
     ...apartTensors(plan.apart, plan.experts.length),
@@ -82,7 +84,8 @@ function route(
   const x = rt.allocate(normed.dtype, [tokens * perToken, plan.router.k]);
   const bias = plan.routing.bias && weightOf(weights, plan.routing.bias.name).view([experts]);
   const choice = { k: perToken, sigmoid, normalize, scale, groups, topGroups, topTwo, ...(jitter > 0 && { jitter }) };
-  ops.routeTopK(rt, scores, indices, shares, choice, bias);
+  if (plan.routing.root) routeByRoots(rt, weights, plan, state, { logits: scores, bias }, { indices, weights: shares });
+  else ops.routeTopK(rt, scores, indices, shares, choice, bias);
   bias?.dispose();
   scaleChosen(rt, weights, plan, indices, shares);
   ops.groupByExpert(rt, indices, rows, offsets, { experts });
@@ -95,6 +98,20 @@ function route(
   for (const tensor of [each, shares]) tensor.dispose();
   const ones = uploadTyped(rt, 'f32', [tokens, perToken], new Float32Array(tokens * perToken).fill(1));
   return { x, rows, weights: ones, offsets };
+}
+
+/** Shares that are roots of softpluses, of the best experts or of those that a table names for the tokens' ids. */
+function routeByRoots(
+  rt: NativeRuntime,
+  weights: BlockWeights,
+  { routing: { root, perToken: k, scale } }: ExpertsPlan,
+  { carried = {} }: BlockState,
+  from: { readonly logits: Tensor; readonly bias: Tensor | undefined },
+  to: { readonly indices: Tensor; readonly weights: Tensor },
+): void {
+  const table = root?.table && weightOf(weights, root.table.name);
+  const ids = table && weightOf(new Map(Object.entries(carried)), TOKEN_IDS);
+  ops.routeRoot(rt, { ...from, ids, table }, to, { k, scale });
 }
 
 /** Calls `each` with a view of the rows of every expert in x [T*k, width]; the callee disposes of it. */

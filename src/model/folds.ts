@@ -1,4 +1,5 @@
 import type { AttentionPlan, BlockPlan, LinearPlan, ModelPlan, NormPlan } from './plan.js';
+import { type CompressedPlan, compressorReaders } from './plan-compressed.js';
 import { type ExpertPlan, type ExpertsPlan, type SharedExpertPlan, sharedInto } from './plan-experts.js';
 import { indexerReaders } from './plan-indexer.js';
 import type { MlaPlan } from './plan-mla.js';
@@ -40,7 +41,7 @@ export interface FoldSite {
 export function foldSites(plan: ModelPlan): FoldSite[] {
   return [
     // Streams are mixed by linears of their own.
-    ...(plan.streams ? [] : [residualSite(plan)]),
+    ...(plan.streams || plan.hyper ? [] : [residualSite(plan)]),
     ...plan.blocks.flatMap((block, index) => [...attentionSites(block, index), ...mlpSites(block, index)]),
   ];
 }
@@ -71,7 +72,7 @@ function normSites(block: BlockPlan, index: number): ScaleSite[] {
   const { feeds } = streamLinears(block);
   const beside = mlp.kind === 'experts' ? besideExperts(mlp) : [];
   const [first, ...rest] = feeds as [LinearPlan[], ...LinearPlan[][]];
-  const kept = attention.kind === 'recurrent' ? attention.kept : indexerReaders(attention);
+  const kept = keptOf(attention);
   const branches: [NormPlan | undefined, LinearPlan[][], LinearPlan[]][] = [
     // LAuReL reads the same, and adds it.
     [block.altUp ? undefined : attention.norm, [first], [...kept]],
@@ -144,12 +145,13 @@ function streamLinears({ attention, mlp, perLayer }: BlockPlan): {
   const writers: LinearPlan[] = perLayer ? [attention.o, perLayer.back] : [attention.o];
   if (attention.kind === 'recurrent') {
     feeds.push([...attention.feed]);
-    beside.push(...attention.kept);
   } else if (attention.kind === 'mla') {
     const { query, kvA } = attention;
     feeds.push([query.kind === 'direct' ? query.linear : query.a, kvA]);
+  } else if (attention.kind === 'compressed') {
+    feeds.push([attention.qA, attention.kv]);
   } else feeds.push(projections(attention));
-  beside.push(...indexerReaders(attention));
+  beside.push(...keptOf(attention));
   if (mlp.kind === 'experts') {
     const { experts, shared } = mlp;
     const all: ExpertPlan[] = [...experts, ...(shared ? [shared] : [])];
@@ -161,6 +163,25 @@ function streamLinears({ attention, mlp, perLayer }: BlockPlan): {
     writers.push(mlp.down);
   }
   return { feeds, beside, writers };
+}
+
+/** Linears that read the input of attention and stay in 16 bits. */
+function keptOf(attention: BlockPlan['attention']): readonly LinearPlan[] {
+  if (attention.kind === 'recurrent') return attention.kept;
+  return attention.kind === 'compressed' ? compressorReaders(attention) : indexerReaders(attention);
+}
+
+/** Keys are values, too, and turn: only the compressed queries list channels in any order. */
+function compressedSites({ qA, qNorm, qB, chooser }: CompressedPlan, index: number): FoldSite[] {
+  return [
+    {
+      id: `blocks.${index}.query`,
+      kind: 'latent',
+      size: qA.n,
+      axes: [...rowsOf(qA), ...normAxes(qNorm), columnsOf(qB), ...(chooser ? [columnsOf(chooser.q)] : [])],
+      readers: [reader([qB])],
+    },
+  ];
 }
 
 function apartNorms({ apart }: ExpertsPlan): NormPlan[] {
@@ -206,6 +227,7 @@ function once(axes: readonly FoldAxis[]): FoldAxis[] {
 function attentionSites({ attention }: BlockPlan, index: number): FoldSite[] {
   // Channels of a recurrence are tied to those of its convolution, its state and its gates.
   if (attention.kind === 'recurrent') return [];
+  if (attention.kind === 'compressed') return compressedSites(attention, index);
   return attention.kind === 'mla' ? latentSites(attention, index) : valueSites(attention, index);
 }
 

@@ -6,7 +6,8 @@ import type { ExpertsApartPlan } from './plan-experts-apart.js';
 /** What follows gate and up: act(gate) * up, or GPT-OSS's clamped gate. */
 export type GatePlan =
   | { readonly kind: 'gated'; readonly activation: Activation }
-  | { readonly kind: 'clamped'; readonly alpha: number; readonly limit: number };
+  | { readonly kind: 'clamped'; readonly alpha: number; readonly limit: number }
+  | { readonly kind: 'limited'; readonly limit: number };
 
 export interface ExpertPlan {
   readonly gate: LinearPlan;
@@ -32,6 +33,8 @@ export interface ExpertsPlan {
 export interface RoutingPlan {
   readonly perToken: number;
   readonly sigmoid: boolean;
+  /** Roots of softpluses in the place of other shares; `table`: full name and shape of what names experts by the tokens' ids. */
+  readonly root?: { readonly table?: { readonly name: string; readonly shape: readonly number[] } };
   readonly normalize: boolean;
   readonly scale: number;
   /** 1: experts are not grouped. */
@@ -127,16 +130,18 @@ export function expertsPlan(
     kind: 'experts',
     norm,
     router: linear(names.router, choices, hidden, config.flag(table.bias?.router ?? false)),
-    routing: routingPlan(config, table, choices, prefix, countAt(config, table.perToken, index), multiplier),
+    routing: routingPlan(config, table, choices, { prefix, index }, countAt(config, table.perToken, index), multiplier),
     experts: Array.from({ length: count }, (_, e) => ({
       gate: expert(names.gate, e, inner, hidden),
       up: expert(names.up, e, inner, hidden),
       down: expert(names.down, e, hidden, inner),
     })),
     intermediate: inner,
-    gate: table.gate
-      ? { kind: 'clamped', alpha: positive(config, table.gate.alpha), limit: positive(config, table.gate.limit) }
-      : { kind: 'gated', activation },
+    gate: table.limit
+      ? { kind: 'limited', limit: positive(config, table.limit) }
+      : table.gate
+        ? { kind: 'clamped', alpha: positive(config, table.gate.alpha), limit: positive(config, table.gate.limit) }
+        : { kind: 'gated', activation },
     shared: table.shared && sharedPlan(config, table.shared, inner, hidden, linear),
   };
 }
@@ -150,14 +155,15 @@ function routingPlan(
   config: Config,
   table: ExpertsTable,
   count: number,
-  prefix: string,
+  { prefix, index }: { readonly prefix: string; readonly index: number },
   perToken: number,
   multiplier: number,
 ): RoutingPlan {
   const { names, scoring = 'softmax' } = table;
   const kind = typeof scoring === 'string' ? scoring : config.text(scoring.keys, scoring.otherwise);
-  if (kind !== 'softmax' && kind !== 'sigmoid')
+  if (kind !== 'softmax' && kind !== 'sigmoid' && kind !== 'sqrtsoftplus')
     throw config.error(keyOf(scoring), 'is a scoring of experts that lpq does not know', kind, 'softmax or sigmoid');
+  const hashed = table.hashed && isHashed(config, table.hashed, index);
   const { groups, topGroups, topTwo } = groupsOf(config, table, count);
   const open = (count / groups) * topGroups;
   if (perToken > open)
@@ -170,6 +176,9 @@ function routingPlan(
   return {
     perToken,
     sigmoid: kind === 'sigmoid',
+    ...(kind === 'sqrtsoftplus' && {
+      root: hashed ? { table: hashTable(config, table.hashed!, prefix, perToken) } : {},
+    }),
     normalize: config.flag(table.normalize),
     scale: multiplier * settingNumber(config, table.scale ?? 1),
     groups,
@@ -178,10 +187,28 @@ function routingPlan(
     weighInput: table.weighInput ?? false,
     jitter: settingNumber(config, table.jitter ?? 0),
     bias:
-      names.choiceBias === undefined
+      names.choiceBias === undefined || hashed
         ? undefined
         : { name: prefix + names.choiceBias, shape: table.choiceBiasRow ? [1, count] : [count] },
   };
+}
+
+type Hashed = NonNullable<ExpertsTable['hashed']>;
+
+function isHashed(config: Config, { list, type, others }: Hashed, index: number): boolean {
+  const types = config.list(list, 'string');
+  const found = types[index];
+  if (found === type || (found !== undefined && others.includes(found))) return found === type;
+  throw config.error(
+    list,
+    `does not say how block ${index} chooses experts`,
+    found ?? `${types.length} entries`,
+    [type, ...others].join(' or '),
+  );
+}
+
+function hashTable(config: Config, { table }: Hashed, prefix: string, perToken: number) {
+  return { name: prefix + table, shape: [config.count(['vocab_size']), perToken] };
 }
 
 function groupsOf(

@@ -95,7 +95,9 @@ test('docs/architectures.md says what stays in 16 bits of recurrent layers, as t
 
 test('docs/architectures.md says what stays in 16 bits of sparse attention, as the tables do', () => {
   const carried = new Map(
-    TABLES.flatMap(({ mla, attention }) => Object.entries((mla ?? attention).indexer?.carried ?? {})),
+    TABLES.flatMap(({ mla, attention, compressed, hyper }) =>
+      [(mla ?? attention).indexer, compressed, hyper].flatMap((part) => Object.entries(part?.carried ?? {})),
+    ),
   );
   assert.deepEqual(reasons('What stays in 16 bits of sparse attention'), carried);
 });

@@ -5,13 +5,13 @@ const RECURRENT = { conv: 'gated convolutions', delta: 'linear attention' };
 
 /** The columns of docs/architectures.md that a table decides: what is quantized, and what is carried beside embeddings, norms and head. */
 export function tailOf(table: Architecture): [quantized: string, carried: string] {
-  const { experts, mla, recurrent, attention, mlp, names, parts, text } = table;
+  const { experts, mla, recurrent, attention, compressed, hyper, mlp, names, parts, text } = table;
   const dense =
     !experts ||
     parts !== undefined ||
     [experts.blockTypes, experts.firstDense, experts.sparseBlocks, experts.enabled].some((key) => key !== undefined);
   const quantized = [
-    mla ? 'latent attention' : 'attention',
+    mla ? 'latent attention' : compressed ? 'compressed attention' : 'attention',
     ...(recurrent ? [RECURRENT[recurrent.mixer.kind]] : []),
     ...(dense ? ['MLP'] : []),
     ...(experts ? ['experts'] : []),
@@ -21,7 +21,8 @@ export function tailOf(table: Architecture): [quantized: string, carried: string
     ...(experts ? ['router'] : []),
     ...Object.keys(recurrent?.carried ?? {}),
     ...Object.keys((mla ?? attention).indexer?.carried ?? {}),
-    ...(attention.names.sinks === undefined ? [] : ['sinks']),
+    ...Object.keys({ ...compressed?.carried, ...hyper?.carried }),
+    ...((compressed ?? attention).names.sinks === undefined ? [] : ['sinks']),
     ...(table.perLayer ? ['per-layer embeddings and their linears'] : []),
     ...(table.altUp ? ['AltUp, LAuReL'] : []),
     ...(names.positions === undefined ? [] : ['positions']),

@@ -32,6 +32,21 @@ std::vector<Place> places(const Tensor& starts, const Tensor* slots, const Tenso
   return found;
 }
 
+// Those of tokens among the keys of full runs.
+std::vector<Place> places_of_runs(const ops::IndexKeys& a) {
+  require(!a.past.state, "keys of runs have no past");
+  const std::vector<int64_t> start = sequence_starts(a.past.starts, a.q.dim(0));
+  std::vector<Place> found;
+  int64_t row = 0;
+  for (size_t s = 0; s + 1 < start.size(); ++s) {
+    const int64_t count = start[s + 1] - start[s];
+    for (int64_t i = 0; i < count; ++i) found.push_back({row, (i + 1) / a.rate, count / a.rate});
+    row += count / a.rate;
+  }
+  require(row == a.k.dim(0), "k has " + std::to_string(a.k.dim(0)) + " runs, not " + std::to_string(row));
+  return found;
+}
+
 using Scored = std::pair<double, int32_t>;
 
 // The `top` best of more runs, by index. Where the last of them has equals PyTorch takes those that the standard
@@ -75,7 +90,8 @@ void index_keys(Call& call, Exec& exec) {
   const int64_t tokens = a.q.dim(0), dim = a.k.dim(1), width = a.y.dim(1);
   const std::vector<Run> all = runs(a.past, tokens);
   const int64_t rows = a.past.state ? a.past.state->dim(1) : 0;
-  const std::vector<Place> place = places(a.past.starts, a.past.slots, a.past.totals, tokens, rows);
+  std::vector<Place> place = places(a.past.starts, a.past.slots, a.past.totals, tokens, rows);
+  if (a.rate > 1) place = places_of_runs(a);
   const float* keys = a.past.state ? a.past.state->data<float>() : a.k.data<float>();
   for (const Run& run : all)
     if (run.state && run.count > 0) {

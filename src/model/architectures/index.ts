@@ -5,6 +5,7 @@ import { arcee } from './arcee.js';
 import { cohere, cohere2 } from './cohere.js';
 import { deepseekV2 } from './deepseek_v2.js';
 import { deepseekV3, kimiK2 } from './deepseek_v3.js';
+import { deepseekV4 } from './deepseek_v4.js';
 import { deepseekV32, glmMoeDsa } from './deepseek_v32.js';
 import { dots1 } from './dots1.js';
 import { ernie45 } from './ernie4_5.js';
@@ -63,6 +64,7 @@ export const ARCHITECTURES: readonly Architecture[] = [
   deepseekV2,
   deepseekV3,
   deepseekV32,
+  deepseekV4,
   dots1,
   ernie45,
   ernie45Moe,

@@ -63,6 +63,20 @@ for (const name of RECURRENT)
     disposeResident(model);
   });
 
+test('entries of compressed attention are not kept: steps are refused', async () => {
+  const rt = createRuntime(1);
+  const model = await loadResident(rt, plainSource(path.join(ARCHITECTURES, 'deepseek_v4')));
+  const cache = makeCache(rt, 'exact', { blocks: model.graph.blocks.length, slots: 1, most: 8 });
+  const made = makeStep(rt, [{ slot: 0, past: 0, ids: Int32Array.of(3, 4, 5) }]);
+  await assert.rejects(
+    runStep(rt, model, cache, made),
+    /compressed attention, whose entries are not kept between steps/,
+  );
+  disposeStep(made);
+  cache.dispose();
+  disposeResident(model);
+});
+
 test('a device without kernels for sparse attention is refused', () => {
   assert.throws(
     () =>

@@ -33,7 +33,7 @@ interface Entry {
   readonly data_offsets: readonly [number, number];
 }
 
-const DTYPES: Record<string, DType> = { BF16: 'bf16', F16: 'f16', F32: 'f32', I32: 'i32' };
+const DTYPES: Record<string, DType> = { BF16: 'bf16', F16: 'f16', F32: 'f32', I32: 'i32', I64: 'i64' };
 
 /** A reader of well-formed safetensors files that shares nothing with formats/safetensors. */
 export class PlainFile {

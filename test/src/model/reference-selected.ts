@@ -2,7 +2,7 @@ import { type OpParams, type Tensor, typed } from '../../../native/binding.js';
 
 /** Attention over chosen keys, by its definition: all scores, all of them sorted, a mask. In double precision. */
 
-type Operation = (
+export type Operation = (
   inputs: readonly Tensor[],
   outputs: readonly Tensor[],
   p: OpParams,
@@ -18,8 +18,18 @@ function everyToken(
   [starts, slots, totals]: readonly (Tensor | undefined)[],
   rows: number,
   each: (token: number, row: number, index: number) => void,
+  rate = 1,
 ): void {
   const begin = ints(starts!);
+  if (rate > 1) {
+    let row = 0;
+    for (let s = 0; s + 1 < begin.length; s++) {
+      const count = at(begin, s + 1) - at(begin, s);
+      for (let i = 0; i < count; i++) each(at(begin, s) + i, row, Math.floor((i + 1) / rate) - 1);
+      row += Math.floor(count / rate);
+    }
+    return;
+  }
   for (let s = 0; s + 1 < begin.length; s++)
     for (let t = at(begin, s); t < at(begin, s + 1); t++) {
       const earlier = totals ? at(ints(totals), s) - (at(begin, s + 1) - at(begin, s)) : 0;
@@ -43,32 +53,38 @@ export const SELECTED: Record<string, Operation> = {
       );
     const keys = kept ? values(kept) : newest;
     const choices = weights ? 1 : heads;
-    everyToken(rest, rows, (t, row, index) => {
-      const product = (head: number, s: number) => {
-        let sum = 0;
-        for (let d = 0; d < dim; d++) sum += at(queries, (t * heads + head) * dim + d) * at(keys, (row + s) * dim + d);
-        return sum;
-      };
-      const scoreOf = (choice: number, s: number) => {
-        if (!weights) return product(choice, s);
-        let sum = 0;
-        for (let h = 0; h < heads; h++) sum += at(weights, t * heads + h) * Math.max(0, product(h, s));
-        return sum;
-      };
-      for (let choice = 0; choice < choices; choice++) {
-        const runs = Array.from({ length: Math.floor(index / block) + 1 }, (_, run) => {
-          const near = Math.floor(index / block) - run < number(p, 'local', 0);
-          let best = near ? Number.POSITIVE_INFINITY : Number.NEGATIVE_INFINITY;
-          for (let s = run * block; s <= Math.min(index, run * block + block - 1); s++)
-            best = Math.max(best, scoreOf(choice, s));
-          return { run, best };
-        });
-        runs.sort((a, b) => (a.best === b.best ? a.run - b.run : a.best > b.best ? -1 : 1));
-        const chosen = runs.slice(0, top).map(({ run }) => run);
-        chosen.sort((a, b) => a - b);
-        for (let i = 0; i < top; i++) out[(t * choices + choice) * top + i] = chosen[i] ?? -1;
-      }
-    });
+    everyToken(
+      rest,
+      rows,
+      (t, row, index) => {
+        const product = (head: number, s: number) => {
+          let sum = 0;
+          for (let d = 0; d < dim; d++)
+            sum += at(queries, (t * heads + head) * dim + d) * at(keys, (row + s) * dim + d);
+          return sum;
+        };
+        const scoreOf = (choice: number, s: number) => {
+          if (!weights) return product(choice, s);
+          let sum = 0;
+          for (let h = 0; h < heads; h++) sum += at(weights, t * heads + h) * Math.max(0, product(h, s));
+          return sum;
+        };
+        for (let choice = 0; choice < choices; choice++) {
+          const runs = Array.from({ length: Math.floor(index / block) + 1 }, (_, run) => {
+            const near = Math.floor(index / block) - run < number(p, 'local', 0);
+            let best = near ? Number.POSITIVE_INFINITY : Number.NEGATIVE_INFINITY;
+            for (let s = run * block; s <= Math.min(index, run * block + block - 1); s++)
+              best = Math.max(best, scoreOf(choice, s));
+            return { run, best };
+          });
+          runs.sort((a, b) => (a.best === b.best ? a.run - b.run : a.best > b.best ? -1 : 1));
+          const chosen = runs.slice(0, top).map(({ run }) => run);
+          chosen.sort((a, b) => a - b);
+          for (let i = 0; i < top; i++) out[(t * choices + choice) * top + i] = chosen[i] ?? -1;
+        }
+      },
+      number(p, 'rate', 1),
+    );
   },
   selected_attention([q, k, v, selected, ...past], [y], p, values) {
     const [heads, kv, size] = [number(p, 'heads', 1), number(p, 'kvHeads', 1), number(p, 'headDim', 1)];

@@ -50,6 +50,7 @@ export const MIXTURES: Readonly<Record<string, number>> = {
   qwen2_moe: 2 * (4 + 4 * 3 + 3),
   qwen3_moe: 2 * (4 + 4 * 3),
   deepseek_v3: 2 * 5 + 3 + 4 * 3 + 3,
+  deepseek_v4: 2 * (4 + 3 * 3 + 3),
   deepseek_v32: 2 * 5 + 3 + 4 * 3 + 3,
   glm_moe_dsa: 3 * 5 + 2 * 3 + 3 * 3 + 3,
   gpt_oss: 2 * (4 + 4 * 3),

@@ -115,6 +115,7 @@ for (const [name, linears] of sampled('mixtures', Object.entries(MIXTURES), 2))
 const SHARED: Readonly<Record<string, number>> = {
   deepseek_v3: 3,
   deepseek_v32: 3,
+  deepseek_v4: 6,
   dots1: 3,
   ernie4_5_moe: 3,
   exaone_moe: 3,

@@ -11,6 +11,7 @@ import { architectureOf } from '../../../src/model/architectures/index.js';
 import { makeBatch } from '../../../src/model/batch.js';
 import { loadOuter, runForward } from '../../../src/model/forward.js';
 import { openModel, planSource } from '../../../src/model/graph.js';
+import type { BlockPlan } from '../../../src/model/plan.js';
 import type { WeightSource } from '../../../src/model/source.js';
 import { packCheckpoint } from '../../../src/pack/pack-checkpoint.js';
 import { quantizeCheckpoint } from '../../../src/quantize/run.js';
@@ -24,12 +25,13 @@ import { ARCHITECTURES, GOLDENS, PlainFile, plainSource } from '../model/fixture
 
 const rt = createRuntime(2);
 const sourceOf = (name: string) => plainSource(path.join(ARCHITECTURES, name));
+const hasIndexer = (attention: BlockPlan['attention']) => 'indexer' in attention || 'chooser' in attention;
 const isRecurrent = (name: string) =>
-  planSource(sourceOf(name)).blocks.some(({ attention }) => attention.kind === 'recurrent' || 'indexer' in attention);
+  planSource(sourceOf(name)).blocks.some(({ attention }) => attention.kind === 'recurrent' || hasIndexer(attention));
 
 /** Small changes make indexers choose other keys, which changes a token as a whole: few do of 8 bits and short sequences. */
 const bitsOf = (name: string) =>
-  planSource(sourceOf(name)).blocks.some(({ attention }) => 'indexer' in attention) ? 8 : 4;
+  planSource(sourceOf(name)).blocks.some(({ attention }) => hasIndexer(attention)) ? 8 : 4;
 
 const random = (seed: number) =>
   Int32Array.from({ length: 40 }, (_, i) => Math.floor(Math.abs(Math.sin(seed * 97 + i * i)) * 64));
