@@ -1,9 +1,11 @@
 import { backwardOps } from './backward-ops.js';
 import type { NativeRuntime, OpParams, Tensor } from './binding.js';
 import { cacheOps } from './cache-ops.js';
+import { hyperOps } from './hyper-ops.js';
 import { kvOps } from './kv-ops.js';
 import { packedOps } from './packed-ops.js';
 import { recurrentOps } from './recurrent-ops.js';
+import { selectedOps } from './selected-ops.js';
 import { w4axOps } from './w4ax-ops.js';
 
 /** Activations of MLPs. */
@@ -339,5 +341,7 @@ export const ops = {
   ...w4axOps,
   ...cacheOps,
   ...kvOps,
+  ...hyperOps,
   ...recurrentOps,
+  ...selectedOps,
 } as const;

@@ -69,7 +69,10 @@ export class SourceCheckpoint {
     return this.weights.shape(name);
   }
 
-  /** F32, F16 and BF16 as they are, F64 rounded to f32. Throws LPQ_DTYPE for the rest, LPQ_TENSOR_MISSING. */
+  /**
+   * F32, F16 and BF16 as they are, F64 rounded to f32; whole numbers of tables, which are no module's weight or bias, as they are, too. Throws
+   * LPQ_DTYPE for the rest, LPQ_TENSOR_MISSING.
+   */
   async tensor(name: string): Promise<Tensor> {
     return floatTensor(this.weights, name);
   }
@@ -256,6 +259,7 @@ function strayCodes(weights: TensorReader): string | undefined {
 export function floatTensor(weights: TensorReader, name: string): Tensor {
   const dtype = weights.dtype(name);
   if (dtype === 'F32' || dtype === 'F16' || dtype === 'BF16') return weights.tensor(name);
+  if ((dtype === 'I32' || dtype === 'I64') && !/\.(weight|bias)$/.test(name)) return weights.tensor(name);
   if (dtype !== 'F64')
     throw new LpqError('LPQ_DTYPE', `tensor '${name}' of ${weights.path} is no floating-point weight`, {
       got: dtype,

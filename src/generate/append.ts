@@ -2,8 +2,10 @@ import type { DType, NativeRuntime, Tensor } from '../../native/binding.js';
 import type { CacheStep } from '../../native/cache-ops.js';
 import { type AttentionParams, ops } from '../../native/ops.js';
 import { apart, firstOf, standsAlone } from '../model/columns.js';
+import { attendSelected } from '../model/indexer.js';
 import type { AttentionTensors } from '../model/program.js';
 import { rotateOne } from '../model/turn.js';
+import type { Step } from './step.js';
 
 /** Where q, k and v begin in matrices that have other columns besides. */
 export function firstColumns(
@@ -59,4 +61,17 @@ export function alone(
     k: apart(rt, k, kvHeads * headDim),
     v: apart(rt, v, kvHeads * valueDim),
   };
+}
+
+/** Attention of a step's queries [T, heads*headDim], turned, over all keys and values that are kept, or those that were selected. */
+export function attendKept(
+  rt: NativeRuntime,
+  { q, keys, values }: { readonly q: Tensor; readonly keys: Tensor; readonly values: Tensor },
+  step: Step,
+  { y, selected }: AttentionTensors,
+  p: AttentionParams,
+  sinks: Tensor | undefined,
+): void {
+  if (selected) attendSelected(rt, { q, k: keys, v: values, y }, selected, step, p);
+  else ops.cachedAttention(rt, q, keys, values, step, y, { ...p, most: step.most, longest: step.longest }, sinks);
 }

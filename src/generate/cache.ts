@@ -33,6 +33,8 @@ export interface KeyValueCache {
 export interface Cache extends KeyValueCache {
   /** `recall` of a block (model/program.ts). */
   recall(block: number, step: Step, name: string, shape: readonly number[]): Past;
+  /** `rows` of a block. */
+  rows(block: number, step: Step, name: string, width: number): Past;
 }
 
 export interface CacheShape {
@@ -49,7 +51,7 @@ export interface CacheShape {
  * where the runtime's device has no such cache.
  */
 export function makeCache(rt: NativeRuntime, form: KvForm | 'exact' | 'f16', shape: CacheShape): Cache {
-  return new SequenceCache(rt, keyValueCache(rt, form, shape), shape.slots);
+  return new SequenceCache(rt, keyValueCache(rt, form, shape), shape);
 }
 
 function keyValueCache(rt: NativeRuntime, form: KvForm | 'exact' | 'f16', shape: CacheShape): KeyValueCache {

@@ -2,8 +2,9 @@ import type { DType, NativeRuntime, Tensor } from '../../native/binding.js';
 import { type AttentionParams, ops } from '../../native/ops.js';
 import type { AttentionTensors } from '../model/program.js';
 import { rotate } from '../model/turn.js';
-import { appendTurned, firstColumns, turnedQueries } from './append.js';
+import { appendTurned, attendKept, firstColumns, turnedQueries } from './append.js';
 import type { CacheShape, KeyValueCache } from './cache.js';
+import { GrowingRows } from './growing-rows.js';
 import type { Step } from './step.js';
 
 /** Keys and values of one block, [slots, rows, width] each. */
@@ -12,21 +13,17 @@ export interface Rows {
   readonly values: Tensor;
 }
 
-/** Rows that a cache begins with: most prompts are longer. */
-const FIRST_ROWS = 64;
-
 /** Keys and values as rows of floats, which grow by doubling. On CUDA their dtype is that of the activations. */
 export class DenseCache implements KeyValueCache {
   readonly pieces = true;
-  private readonly layers: (Rows | undefined)[];
-  private rows = 0;
+  private readonly rows: GrowingRows;
 
   constructor(
     private readonly rt: NativeRuntime,
     private readonly dtype: DType,
-    private readonly shape: CacheShape,
+    shape: CacheShape,
   ) {
-    this.layers = Array.from({ length: shape.blocks });
+    this.rows = new GrowingRows(rt, dtype, shape);
   }
 
   get form(): string {
@@ -38,20 +35,11 @@ export class DenseCache implements KeyValueCache {
   }
 
   tensors(): readonly Tensor[] {
-    return this.layers.flatMap((rows) => (rows ? [rows.keys, rows.values] : []));
+    return this.rows.tensors();
   }
 
   begin({ longest }: Step): void {
-    if (longest <= this.rows) return;
-    const held = this.rows;
-    this.rows = Math.max(longest, Math.min(this.shape.most, Math.max(FIRST_ROWS, 2 * held)));
-    for (const [block, old] of this.layers.entries()) {
-      if (!old) continue;
-      const grown = this.make(old.keys.shape[2] as number, old.values.shape[2] as number);
-      for (const side of ['keys', 'values'] as const) this.move(old[side], grown[side], held);
-      for (const tensor of [old.keys, old.values]) tensor.dispose();
-      this.layers[block] = grown;
-    }
+    this.rows.grow(longest);
   }
 
   attend(block: number, step: Step, t: AttentionTensors, p: AttentionParams, sinks: Tensor | undefined): void {
@@ -68,7 +56,7 @@ export class DenseCache implements KeyValueCache {
       return;
     }
     const { q, keys, values } = this.keep(block, step, t, p);
-    ops.cachedAttention(rt, q, keys, values, step, t.y, { ...p, most: step.most, longest: step.longest }, sinks);
+    attendKept(rt, { q, keys, values }, step, t, p, sinks);
     q.dispose();
   }
 
@@ -80,30 +68,13 @@ export class DenseCache implements KeyValueCache {
   }
 
   private rowsOf(block: number, { kvHeads, headDim, valueDim = headDim }: AttentionParams): Rows {
-    this.layers[block] ??= this.make(kvHeads * headDim, kvHeads * valueDim);
-    return this.layers[block];
+    return {
+      keys: this.rows.of(`${block} keys`, kvHeads * headDim),
+      values: this.rows.of(`${block} values`, kvHeads * valueDim),
+    };
   }
 
   dispose(): void {
-    for (const tensor of this.tensors()) tensor.dispose();
-    this.layers.fill(undefined);
-    this.rows = 0;
-  }
-
-  private make(keyWidth: number, valueWidth: number): Rows {
-    const of = (width: number): Tensor => this.rt.allocate(this.dtype, [this.shape.slots, this.rows, width]);
-    return { keys: of(keyWidth), values: of(valueWidth) };
-  }
-
-  /** The first `rows` rows of every slot. */
-  private move(from: Tensor, to: Tensor, rows: number): void {
-    const width = from.shape[2] as number;
-    for (let slot = 0; slot < this.shape.slots; slot++) {
-      const [source, target] = [from, to].map((tensor) =>
-        tensor.view([rows, width], slot * (tensor.shape[1] as number) * width),
-      ) as [Tensor, Tensor];
-      ops.copyHeads(this.rt, source, target, { heads: 1, width, fromDim: width, from: 0, toDim: width, to: 0 });
-      for (const view of [source, target]) view.dispose();
-    }
+    this.rows.dispose();
   }
 }

@@ -43,6 +43,14 @@ export abstract class PackedCache<Layer> implements KeyValueCache {
           hint: 'Use --kv 16.',
         },
       );
+    if (t.selected)
+      throw new LpqError(
+        'LPQ_USAGE',
+        `an indexer chooses the keys of block ${block}, which a packed cache does not do`,
+        {
+          hint: 'Use --kv 16.',
+        },
+      );
     this.layers[block] ??= this.layer(block, p, sinks);
     const layer = this.layers[block];
     const newer = step.entries.filter(({ past }) => past > 0).length;

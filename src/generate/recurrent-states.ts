@@ -2,18 +2,22 @@ import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { type AttentionParams, ops } from '../../native/ops.js';
 import type { Past } from '../../native/recurrent-ops.js';
 import type { AttentionTensors } from '../model/program.js';
-import type { Cache, KeyValueCache } from './cache.js';
+import type { Cache, CacheShape, KeyValueCache } from './cache.js';
+import { GrowingRows } from './growing-rows.js';
 import type { Step } from './step.js';
 
-/** Keys and values of blocks with attention in `kept`, and the states of recurrent blocks, f32 [slots, ...] each. */
+/** Keys and values of blocks with attention in `kept`, the states of recurrent blocks, f32 [slots, ...] each, and what indexers keep of tokens. */
 export class SequenceCache implements Cache {
   private readonly states = new Map<string, Tensor>();
+  private readonly grown: GrowingRows;
 
   constructor(
     private readonly rt: NativeRuntime,
     private readonly kept: KeyValueCache,
-    private readonly slots: number,
-  ) {}
+    private readonly shape: CacheShape,
+  ) {
+    this.grown = new GrowingRows(rt, 'f32', shape);
+  }
 
   get form(): string {
     return this.kept.form;
@@ -24,15 +28,17 @@ export class SequenceCache implements Cache {
   }
 
   get bytes(): number {
-    return [...this.states.values()].reduce((sum, tensor) => sum + tensor.byteLength, this.kept.bytes);
+    const own = [...this.states.values(), ...this.grown.tensors()];
+    return own.reduce((sum, tensor) => sum + tensor.byteLength, this.kept.bytes);
   }
 
   tensors(): readonly Tensor[] {
-    return [...this.kept.tensors(), ...this.states.values()];
+    return [...this.kept.tensors(), ...this.states.values(), ...this.grown.tensors()];
   }
 
   begin(step: Step): void {
     this.kept.begin(step);
+    this.grown.grow(step.longest);
   }
 
   attend(block: number, step: Step, t: AttentionTensors, p: AttentionParams, sinks: Tensor | undefined): void {
@@ -43,15 +49,20 @@ export class SequenceCache implements Cache {
     const key = `${block} ${name}`;
     let state = this.states.get(key);
     if (!state) {
-      state = this.rt.allocate('f32', [this.slots, ...shape]);
+      state = this.rt.allocate('f32', [this.shape.slots, ...shape]);
       ops.zero(this.rt, state);
       this.states.set(key, state);
     }
     return { starts, kept: { slots, totals, state } };
   }
 
+  rows(block: number, { starts, slots, totals }: Step, name: string, width: number): Past {
+    return { starts, kept: { slots, totals, state: this.grown.of(`${block} ${name}`, width) } };
+  }
+
   dispose(): void {
     this.kept.dispose();
+    this.grown.dispose();
     for (const state of this.states.values()) state.dispose();
     this.states.clear();
   }

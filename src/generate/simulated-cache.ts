@@ -2,6 +2,7 @@ import { fromTyped, type NativeRuntime, type Tensor } from '../../native/binding
 import { type AttentionParams, ops } from '../../native/ops.js';
 import type { AttentionTensors } from '../model/program.js';
 import type { KvChannels } from '../model/source.js';
+import { attendKept } from './append.js';
 import type { CacheShape, KeyValueCache } from './cache.js';
 import { DenseCache } from './dense-cache.js';
 import type { Step } from './step.js';
@@ -42,7 +43,7 @@ export class SimulatedCache implements KeyValueCache {
     const { rt } = this;
     const rows = this.exact.keep(block, step, t, p);
     const read = [rows.keys, rows.values].map((tensor) => this.quantized(tensor, step)) as [Tensor, Tensor];
-    ops.cachedAttention(rt, rows.q, ...read, step, t.y, { ...p, most: step.most, longest: step.longest }, sinks);
+    attendKept(rt, { q: rows.q, keys: read[0], values: read[1] }, step, t, p, sinks);
     for (const tensor of [...read, rows.q]) tensor.dispose();
   }
 

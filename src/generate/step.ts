@@ -81,6 +81,7 @@ export async function runStep(
       ...state,
       attend: (t, p, sinks) => cache.attend(i, step, t, p, sinks),
       recall: (name, shape) => cache.recall(i, step, name, shape),
+      rows: (name, width) => cache.rows(i, step, name, width),
     });
   const { h, aux, carried = {} } = state;
   for (const held of [aux, carried]) for (const tensor of Object.values(held)) tensor.dispose();

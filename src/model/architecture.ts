@@ -1,5 +1,8 @@
 import type { Setting } from './config.js';
 import type { RecurrentTable } from './mixers/table.js';
+import type { CompressedTable } from './plan-compressed.js';
+import type { HyperTable } from './plan-hyper.js';
+import type { BlockIndexerTable, IndexerTable } from './plan-indexer.js';
 
 /**
  * An architecture is this table and nothing else; plan.ts reads it together with a config.json. Names are module paths
@@ -60,6 +63,9 @@ export interface Architecture {
   readonly attention: AttentionTable;
   /** Present where attention is latent (MLA), in the place of `attention`. */
   readonly mla?: MlaTable;
+  /** Present where attention reads entries of older tokens, in the place of `attention`. */
+  readonly compressed?: CompressedTable;
+  readonly hyper?: HyperTable;
   /** Present where (some) blocks have a recurrent layer in the place of attention. */
   readonly recurrent?: RecurrentTable;
   readonly mlp: MlpTable;
@@ -232,6 +238,8 @@ export interface AttentionTable {
   readonly window: WindowTable;
   /** Queries that grow with their position. */
   readonly temperature?: TemperatureTable;
+  /** Present where tokens of some blocks see only runs of keys that an indexer chooses. */
+  readonly indexer?: BlockIndexerTable;
   /** Blocks that see only their chunk of so many tokens: those of chunked_attention in layer_types, without it those that rotate. */
   readonly chunk?: Setting<number>;
 }
@@ -405,6 +413,13 @@ export interface GatedMlpTable extends MlpCommon {
 export interface FusedMlpTable extends MlpCommon {
   readonly kind: 'fused';
   readonly names: MlpNorms & { readonly gateUp: string; readonly down: string };
+  /** GPT-OSS's clamped gate in the place of the activation. */
+  readonly gate?: ClampTable;
+}
+
+export interface ClampTable {
+  readonly alpha: Setting<number>;
+  readonly limit: Setting<number>;
 }
 
 /** y = down(act(up x)). */
@@ -446,6 +461,8 @@ export interface MlaTable {
   readonly rankScales?: true;
   /** Whether YaRN's `mscale_all_dim` also multiplies the scores, squared. */
   readonly scaleScores: boolean;
+  /** Present where each token sees only keys that an indexer chooses; those turn, as `theta` says. */
+  readonly indexer?: IndexerTable;
 }
 
 /** A router that sends each token to its top k of E gated MLPs. */
@@ -470,7 +487,7 @@ export interface ExpertsTable {
   readonly idle?: Setting<number>;
   /** True: the tensor of `choiceBias` is [1, E]. */
   readonly choiceBiasRow?: true;
-  /** Shares: a softmax over all experts (default), or a sigmoid each. */
+  /** Shares: a softmax over all experts (default), a sigmoid each, or the root of a softplus (sqrtsoftplus). */
   readonly scoring?: Setting<string>;
   /** SparseMixer's jitter (native/ops/routing.h), in the place of shares; 0: none. */
   readonly jitter?: Setting<number>;
@@ -489,7 +506,16 @@ export interface ExpertsTable {
     readonly score: 'best' | 'two best';
   };
   /** act(gate) * up (default), or GPT-OSS's clamped gate. */
-  readonly gate?: { readonly alpha: Setting<number>; readonly limit: Setting<number> };
+  readonly gate?: ClampTable;
+  /** act(min(gate, limit)) * clamp(up, -limit, limit), the shared expert's, too. */
+  readonly limit?: Setting<number>;
+  /** Blocks of `type` in a list choose experts by a table [vocabulary, k] of the tokens' ids, and have no bias for the choice. */
+  readonly hashed?: {
+    readonly table: string;
+    readonly list: string;
+    readonly type: string;
+    readonly others: readonly string[];
+  };
   /** A key without whose true no block has experts: tables are found without them then. */
   readonly enabled?: { readonly key: string };
   /** Experts, the MLP beside them (`shared`) and the router have norms of their own: src/model/plan-experts-apart.ts. */
@@ -532,8 +558,10 @@ export interface ExpertsTable {
 }
 
 export interface SharedExpertTable {
-  /** `gateUp`: the linear of gate and up, the rows of one after those of the other; the two are names of its parts. */
-  readonly names: { readonly gate?: string; readonly up: string; readonly down: string; readonly gateUp?: string };
+  /** gateUp: one linear with the rows of gate, then those of up. No gate: y = down(act(up x)). */
+  readonly names: ({ readonly gate?: string; readonly up: string } | { readonly gateUp: string }) & {
+    readonly down: string;
+  };
   /** Its intermediate size: a key of its own, or so many times the experts'. */
   readonly intermediate: { readonly keys: readonly string[] } | { readonly times: Setting<number> };
   /** A linear to one number, whose sigmoid multiplies the output. */

@@ -5,9 +5,12 @@ import { LpqError } from '../core/error.js';
 import { addBranch, branchInput, branchTensors } from './branch.js';
 import { cachedAttention, requireCpu } from './cached-attention.js';
 import { apart as alone, type Columns, firstOf } from './columns.js';
+import { attendSelected, indexerTensors, indexInputs, type Selection, select } from './indexer.js';
 import { keptBy, withKept } from './kept-keys.js';
+import { requireHost } from './mixers/state.js';
 import type { AttentionPlan, BranchPlan, LinearPlan, NormPlan } from './plan.js';
 import type { TemperaturePlan } from './plan-attention.js';
+import type { IndexerPlan } from './plan-indexer.js';
 import type { AttentionTensors, Batch, BlockState, BlockWeights, Stage } from './program.js';
 import { project, projectionRefs, projectionTensors } from './projections.js';
 import type { RopeCache } from './rope-cache.js';
@@ -22,6 +25,7 @@ export function attentionTensors(plan: AttentionPlan): [string, readonly number[
     ...linearTensors(plan.o),
     ...normTensors(plan.qNorm),
     ...normTensors(plan.kNorm),
+    ...indexerTensors(plan.indexer),
     ...(plan.sinks === undefined ? [] : [[plan.sinks, [plan.heads]] as [string, readonly number[]]]),
   ];
 }
@@ -96,9 +100,11 @@ function attend(
   if (temperature) warm(rt, ropes, temperature, q, heads * headDim, state.batch);
   const tensors = { q, k, v, y: attention, ...(norms && { norms }), ...(rotation && !apart && { rotation }) };
   let next = state;
+  const selected = plan.indexer && selectionOf(rt, weights, plan.indexer, ropes, state, x);
+  const chosen = { ...(selected && { selected }), ...(reads !== undefined && { reads }) };
   if (state.attend) {
     requireOneChunk(plan, state.batch);
-    state.attend({ ...tensors, ...(reads !== undefined && { reads }) }, params, sinks);
+    state.attend({ ...tensors, ...chosen }, params, sinks);
   } else if (reads !== undefined) {
     rotateOne(rt, q, heads, headDim, rotation);
     const kept = keptBy(rt, weights, reads, state);
@@ -108,16 +114,33 @@ function attend(
   } else {
     rotate(rt, tensors, params);
     next = withKept(rt, weights, plan, tensors, state);
-    attendWhole(rt, weights.kv, tensors, chunked(rt, state.batch, plan.chunk), params, sinks);
+    attendWhole(rt, weights.kv, { ...tensors, ...chosen }, chunked(rt, state.batch, plan.chunk), params, sinks);
   }
   if (gated) {
     ops.gatedActivation(rt, gated.gate, attention, attention, { act: 'sigmoid' });
     for (const tensor of [gated.q, gated.gate]) tensor.dispose();
   }
+  selected?.indices.dispose();
   // Of weighted means of values, as good as of the values.
   if (valueScale !== 1) ops.scaleRows(rt, attention, undefined, attention, { factor: valueScale });
   made.dispose();
   return { attention, next };
+}
+
+/** What an indexer of the same input x [T,C] chooses. */
+function selectionOf(
+  rt: NativeRuntime,
+  weights: BlockWeights,
+  plan: IndexerPlan,
+  ropes: RopeCache,
+  state: BlockState,
+  x: Tensor,
+): Selection | undefined {
+  requireHost(rt, plan.q.name, 'sparse attention');
+  const inputs = indexInputs(rt, weights, plan, x);
+  const selected = select(rt, weights, plan, { ...inputs, read: x }, state, ropes);
+  for (const tensor of Object.values(inputs)) tensor.dispose();
+  return selected;
 }
 
 /** Queries and gates [T, heads * headDim] of columns that have them head by head. */
@@ -185,14 +208,14 @@ function headNorms(weights: BlockWeights, { qNorm, kNorm, headDim }: AttentionPl
 function attendWhole(
   rt: NativeRuntime,
   kv: KvForm | undefined,
-  { q, k, v, y }: AttentionTensors,
+  { q, k, v, y, selected }: AttentionTensors,
   batch: Batch,
   p: AttentionParams,
   sinks: Tensor | undefined,
 ): void {
   const { valueDim = p.headDim } = p;
   const widths = [p.heads * p.headDim, p.kvHeads * p.headDim, p.kvHeads * valueDim] as const;
-  if (!kv) {
+  if (!kv && !selected) {
     const [qFirst, kFirst, vFirst] = [q, k, v].map((columns, i) => firstOf(columns, widths[i] as number));
     const firsts = qFirst === undefined ? {} : { qFirst, kFirst: kFirst as number, vFirst: vFirst as number };
     ops.attention(rt, q.of, k.of, v.of, batch.starts, y, { ...p, ...firsts }, sinks);
@@ -203,11 +226,12 @@ function attendWhole(
     Tensor,
     Tensor,
   ];
-  if ('form' in kv) cachedAttention(rt, kv, { q: queries, k: keys, v: values, y }, batch, p, sinks);
+  if (kv && 'form' in kv) cachedAttention(rt, kv, { q: queries, k: keys, v: values, y }, batch, p, sinks);
   else {
-    requireCpu(rt);
-    for (const cached of [keys, values]) ops.simulateKv(rt, cached, batch.starts, cached, kv);
-    ops.attention(rt, queries, keys, values, batch.starts, y, p, sinks);
+    if (kv) requireCpu(rt);
+    if (kv) for (const cached of [keys, values]) ops.simulateKv(rt, cached, batch.starts, cached, kv);
+    if (selected) attendSelected(rt, { q: queries, k: keys, v: values, y }, selected, { starts: batch.starts }, p);
+    else ops.attention(rt, queries, keys, values, batch.starts, y, p, sinks);
   }
   for (const tensor of [queries, keys, values]) tensor.dispose();
 }

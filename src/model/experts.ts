@@ -16,15 +16,17 @@ import { type ExpertPlan, type ExpertsPlan, expertInto } from './plan-experts.js
 import type { BlockState, BlockWeights, Feed, Stage } from './program.js';
 import { type SharedExpert, type SharedInner, sharedExpert, sharedTensors } from './shared-expert.js';
 import { SHORTCUT } from './shortcut.js';
+import { TOKEN_IDS } from './token-ids.js';
 import { applyLinear, linearRef, linearTensors, normTensors, weightOf } from './weights.js';
 
 export function expertsTensors(plan: ExpertsPlan): [string, readonly number[]][] {
-  const { bias } = plan.routing;
+  const { bias, root } = plan.routing;
   return [
     ...normTensors(plan.norm),
     ...linearTensors(plan.router),
     ...(plan.latent ? [plan.latent.into, plan.latent.back].flatMap(linearTensors) : []),
     ...(bias === undefined ? [] : [[bias.name, bias.shape] as [string, readonly number[]]]),
+    ...(root?.table ? [[root.table.name, root.table.shape] as [string, readonly number[]]] : []),
     ...plan.experts.flatMap((expert) => [...expertInto(expert), expert.down].flatMap(linearTensors)),
     ...sharedTensors(plan.shared),
     ...apartTensors(plan.apart, plan.experts.length),
@@ -83,7 +85,8 @@ function route(
   const x = rt.allocate(normed.dtype, [tokens * perToken, normed.shape[1] as number]);
   const bias = plan.routing.bias && weightOf(weights, plan.routing.bias.name).view([experts]);
   const choice = { k: perToken, sigmoid, normalize, scale, groups, topGroups, topTwo, ...(jitter > 0 && { jitter }) };
-  ops.routeTopK(rt, scores, indices, shares, choice, bias);
+  if (plan.routing.root) routeByRoots(rt, weights, plan, state, { logits: scores, bias }, { indices, weights: shares });
+  else ops.routeTopK(rt, scores, indices, shares, choice, bias);
   bias?.dispose();
   scaleChosen(rt, weights, plan, indices, shares);
   ops.groupByExpert(rt, indices, rows, offsets, { experts });
@@ -96,6 +99,20 @@ function route(
   for (const tensor of [each, shares]) tensor.dispose();
   const ones = uploadTyped(rt, 'f32', [tokens, perToken], new Float32Array(tokens * perToken).fill(1));
   return { x, rows, weights: ones, offsets };
+}
+
+/** Shares that are roots of softpluses, of the best experts or of those that a table names for the tokens' ids. */
+function routeByRoots(
+  rt: NativeRuntime,
+  weights: BlockWeights,
+  { routing: { root, perToken: k, scale } }: ExpertsPlan,
+  { carried = {} }: BlockState,
+  from: { readonly logits: Tensor; readonly bias: Tensor | undefined },
+  to: { readonly indices: Tensor; readonly weights: Tensor },
+): void {
+  const table = root?.table && weightOf(weights, root.table.name);
+  const ids = table && weightOf(new Map(Object.entries(carried)), TOKEN_IDS);
+  ops.routeRoot(rt, { ...from, ids, table }, to, { k, scale });
 }
 
 /** Calls `each` with a view of the rows of every expert in x [T*k, width]; the callee disposes of it. */

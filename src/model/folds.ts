@@ -1,5 +1,7 @@
 import type { AttentionPlan, BlockPlan, LinearPlan, ModelPlan, NormPlan } from './plan.js';
+import { type CompressedPlan, compressorReaders } from './plan-compressed.js';
 import { type ExpertsPlan, expertInto, type SharedExpertPlan } from './plan-experts.js';
+import { indexerReaders } from './plan-indexer.js';
 import type { MlaPlan } from './plan-mla.js';
 import { projections } from './projections.js';
 
@@ -39,7 +41,7 @@ export interface FoldSite {
 export function foldSites(plan: ModelPlan): FoldSite[] {
   return [
     // Streams are mixed by linears of their own.
-    ...(plan.streams ? [] : [residualSite(plan)]),
+    ...(plan.streams || plan.hyper ? [] : [residualSite(plan)]),
     ...plan.blocks.flatMap((block, index) => [...attentionSites(block, index), ...mlpSites(block, index)]),
   ];
 }
@@ -71,7 +73,7 @@ function normSites(block: BlockPlan, index: number): ScaleSite[] {
   const beside = mlp.kind === 'experts' ? besideExperts(mlp) : [];
   const mixers = (attention.kind === 'nothing' ? 0 : 1) + (block.beside ? 1 : 0);
   const [first, rest] = [feeds.slice(0, mixers), feeds.slice(mixers)];
-  const kept = attention.kind === 'recurrent' ? attention.kept : [];
+  const kept = keptOf(attention);
   const branches: [NormPlan | undefined, LinearPlan[][], LinearPlan[]][] = [
     // LAuReL reads the same, and adds it.
     [block.altUp ? undefined : attention.norm, first, [...kept]],
@@ -111,17 +113,17 @@ function upSites({ attention, mlp }: BlockPlan, index: number): ScaleSite[] {
           return { id, size, raise: axes.slice(0, last), lower: axes.slice(last), readers };
         });
   if (mlp.kind === 'gated') return [...values, site('up', mlp.up, mlp.down)];
-  if (mlp.kind === 'fused') return [...values, site('up', mlp.gateUp, mlp.down, mlp.down.k)];
+  if (mlp.kind === 'fused') return mlp.clamped ? values : [...values, site('up', mlp.gateUp, mlp.down, mlp.down.k)];
   if (mlp.kind !== 'experts' || mlp.gate.kind !== 'gated') return values;
   const shared = mlp.shared ? [sharedSite(mlp.shared, site)] : [];
   return [...values, ...mlp.experts.map(({ up, down }, e) => site(`experts.${e}.up`, up, down)), ...shared];
 }
 
 function sharedSite(
-  { up, down, fused }: SharedExpertPlan,
+  { up, down, gateUp }: SharedExpertPlan,
   site: (name: string, up: LinearPlan, down: LinearPlan, start?: number) => ScaleSite,
 ): ScaleSite {
-  return fused ? site('shared.up', fused, down, down.k) : site('shared.up', up, down);
+  return gateUp ? site('shared.up', gateUp, down, down.k) : site('shared.up', up, down);
 }
 
 const rowsOf = (linear: LinearPlan, starts: readonly number[] = [0]): FoldAxis[] => [
@@ -152,11 +154,13 @@ function streamLinears({ attention, beside: also, mlp, perLayer }: BlockPlan): {
   const writers: LinearPlan[] = perLayer ? [...mixed, perLayer.back] : mixed;
   if (attention.kind === 'recurrent') {
     feeds.push([...attention.feed]);
-    beside.push(...attention.kept);
   } else if (attention.kind === 'mla') {
     const { query, kvA } = attention;
     feeds.push([query.kind === 'direct' ? query.linear : query.a, kvA]);
+  } else if (attention.kind === 'compressed') {
+    feeds.push([attention.qA, attention.kv]);
   } else if (attention.kind === 'attention') feeds.push(projections(attention));
+  beside.push(...keptOf(attention));
   if (also) {
     feeds.push([...also.feed]);
     beside.push(...also.kept);
@@ -174,6 +178,25 @@ function streamLinears({ attention, beside: also, mlp, perLayer }: BlockPlan): {
     writers.push(mlp.down);
   }
   return { feeds, beside, writers };
+}
+
+/** Linears that read the input of attention and stay in 16 bits. */
+function keptOf(attention: BlockPlan['attention']): readonly LinearPlan[] {
+  if (attention.kind === 'recurrent') return attention.kept;
+  return attention.kind === 'compressed' ? compressorReaders(attention) : indexerReaders(attention);
+}
+
+/** Keys are values, too, and turn: only the compressed queries list channels in any order. */
+function compressedSites({ qA, qNorm, qB, chooser }: CompressedPlan, index: number): FoldSite[] {
+  return [
+    {
+      id: `blocks.${index}.query`,
+      kind: 'latent',
+      size: qA.n,
+      axes: [...rowsOf(qA), ...normAxes(qNorm), columnsOf(qB), ...(chooser ? [columnsOf(chooser.q)] : [])],
+      readers: [reader([qB])],
+    },
+  ];
 }
 
 function apartNorms({ apart }: ExpertsPlan): NormPlan[] {
@@ -219,6 +242,7 @@ function once(axes: readonly FoldAxis[]): FoldAxis[] {
 function attentionSites({ attention }: BlockPlan, index: number): FoldSite[] {
   // Channels of a recurrence are tied to those of its convolution, its state and its gates.
   if (attention.kind === 'recurrent' || attention.kind === 'nothing') return [];
+  if (attention.kind === 'compressed') return compressedSites(attention, index);
   return attention.kind === 'mla' ? latentSites(attention, index) : valueSites(attention, index);
 }
 
@@ -246,17 +270,28 @@ function valueSites(attention: AttentionPlan, index: number): FoldSite[] {
   });
 }
 
-function latentSites({ query, kvA, kvNorm, kvB, o, heads, latent, plain, value }: MlaPlan, index: number): FoldSite[] {
+function latentSites(
+  { query, kvA, kvNorm, kvB, o, heads, latent, plain, value, indexer }: MlaPlan,
+  index: number,
+): FoldSite[] {
   const id = (name: string) => `blocks.${index}.${name}`;
-  const compressed = (name: string, a: LinearPlan, norm: NormPlan, b: LinearPlan, size: number): FoldSite => ({
+  const chooser = indexer?.kind === 'own' ? [columnsOf(indexer.q)] : [];
+  const compressed = (
+    name: string,
+    a: LinearPlan,
+    norm: NormPlan,
+    b: LinearPlan,
+    size: number,
+    more: readonly FoldAxis[] = [],
+  ): FoldSite => ({
     id: id(name),
     kind: 'latent',
     size,
-    axes: [...rowsOf(a), ...normAxes(norm), columnsOf(b)],
+    axes: [...rowsOf(a), ...normAxes(norm), columnsOf(b), ...more],
     readers: [reader([b])],
   });
   return [
-    ...(query.kind === 'latent' ? [compressed('query', query.a, query.norm, query.b, query.a.n)] : []),
+    ...(query.kind === 'latent' ? [compressed('query', query.a, query.norm, query.b, query.a.n, chooser)] : []),
     compressed('latent', kvA, kvNorm, kvB, latent),
     ...Array.from({ length: heads }, (_, h): FoldSite => {
       const columns = [h * value];
@@ -280,19 +315,12 @@ function mlpSites({ mlp }: BlockPlan, index: number): FoldSite[] {
     axes: [...into.flatMap((linear) => rowsOf(linear, starts)), columnsOf(down)],
     readers: [reader([down])],
   });
+  const sharedHidden = (shared: SharedExpertPlan): FoldSite =>
+    hidden('shared.hidden', expertInto(shared), shared.down, shared.gateUp ? [0, shared.down.k] : [0]);
   if (mlp.kind === 'experts')
     return [
       ...mlp.experts.map((expert, e) => hidden(`experts.${e}.hidden`, expertInto(expert), expert.down)),
-      ...(mlp.shared
-        ? [
-            hidden(
-              'shared.hidden',
-              expertInto(mlp.shared),
-              mlp.shared.down,
-              mlp.shared.fused ? [0, mlp.shared.down.k] : [0],
-            ),
-          ]
-        : []),
+      ...(mlp.shared ? [sharedHidden(mlp.shared)] : []),
     ];
   if (mlp.kind === 'fused') return [hidden('hidden', [mlp.gateUp], mlp.down, [0, mlp.down.k])];
   return [hidden('hidden', mlp.kind === 'gated' ? [mlp.gate, mlp.up] : [mlp.up], mlp.down)];

@@ -6,5 +6,6 @@ import type { GatePlan } from './plan-experts.js';
 export function applyGate(rt: NativeRuntime, plan: GatePlan, gate: Tensor, up: Tensor): void {
   if (plan.kind === 'plain') ops.activation(rt, gate, gate, { act: plan.activation });
   else if (plan.kind === 'clamped') ops.clampedSwiglu(rt, gate, up, gate, { alpha: plan.alpha, limit: plan.limit });
+  else if (plan.kind === 'limited') ops.limitedGate(rt, gate, up, gate, { limit: plan.limit });
   else ops.gatedActivation(rt, gate, up, gate, { act: plan.activation });
 }

@@ -3,8 +3,10 @@ import { alternating, altUpTensors } from './altup.js';
 import { architectureOf } from './architectures/index.js';
 import { attentionStages, attentionTensors, type Beside } from './attention.js';
 import { ended, endTensors } from './block-end.js';
+import { compressedStages, compressedTensors } from './compressed.js';
 import { expertsStages, expertsTensors } from './experts.js';
 import { expertSource } from './fused-experts.js';
+import { hyperStages, hyperTensors } from './hyper.js';
 import { besideStages } from './mixers/beside.js';
 import { recurrentStages, recurrentTensors } from './mixers/stages.js';
 import { mlaStages, mlaTensors } from './mla.js';
@@ -64,6 +66,7 @@ export function buildGraph(plan: ModelPlan): ModelGraph {
 function mixerTensors(plan: BlockPlan['attention']): [string, readonly number[]][] {
   if (plan.kind === 'nothing') return [];
   if (plan.kind === 'recurrent') return recurrentTensors(plan);
+  if (plan.kind === 'compressed') return compressedTensors(plan);
   return plan.kind === 'mla' ? mlaTensors(plan) : attentionTensors(plan);
 }
 
@@ -75,6 +78,7 @@ function mixerStages(
   if (also && plan.kind === 'attention') return besideStages(plan, also, ropes);
   if (plan.kind === 'nothing') return [];
   if (plan.kind === 'recurrent') return recurrentStages(plan);
+  if (plan.kind === 'compressed') return compressedStages(plan, ropes);
   return plan.kind === 'mla' ? mlaStages(plan, ropes) : attentionStages(plan, ropes, beside);
 }
 
@@ -102,10 +106,13 @@ function buildBlock(plan: BlockPlan, index: number, ropes: RopeCache): Block {
       ...(plan.beside ? mixerTensors(plan.beside) : []),
       ...mlpTensorsOf(mlp),
       ...(plan.altUp ? altUpTensors(plan) : endTensors(plan)),
+      ...(plan.hyper ? hyperTensors(plan.hyper) : []),
     ]),
     stages: plan.altUp
       ? alternating(stages, plan, plan.altUp)
-      : [...stages.slice(0, -1), ended(stages.at(-1) as Stage, plan)],
+      : plan.hyper
+        ? hyperStages(stages, plan.hyper)
+        : [...stages.slice(0, -1), ended(stages.at(-1) as Stage, plan)],
   };
 }
 

@@ -2,8 +2,18 @@ import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { outputStage } from './attention.js';
 import { branchInput, branchTensors } from './branch.js';
+import {
+  attendSelected,
+  handOn,
+  type IndexInputs,
+  indexerTensors,
+  indexInputs,
+  type Selection,
+  select,
+} from './indexer.js';
+import { requireHost } from './mixers/state.js';
 import type { MlaPlan } from './plan-mla.js';
-import type { BlockWeights, Feed, Stage } from './program.js';
+import type { BlockState, BlockWeights, Feed, Stage } from './program.js';
 import type { RopeCache } from './rope-cache.js';
 import { applyLinear, applyNorm, linearRef, linearTensors, normTensors } from './weights.js';
 
@@ -17,11 +27,12 @@ export function mlaTensors(plan: MlaPlan): [string, readonly number[]][] {
     ...linearTensors(plan.kvA),
     ...normTensors(plan.kvNorm),
     ...[plan.kvB, plan.o].flatMap(linearTensors),
+    ...indexerTensors(plan.indexer),
   ];
 }
 
-/** What `mla.a` hands on: q or its compressed vector, f32; kv f32 [T, latent + rotary]. */
-interface Latent {
+/** What `mla.a` hands on: q or its compressed vector, f32; kv f32 [T, latent + rotary]; what an indexer makes of the same input. */
+interface Latent extends Partial<IndexInputs> {
   readonly q: Tensor;
   readonly kv: Tensor;
 }
@@ -35,7 +46,7 @@ export function mlaStages(plan: MlaPlan, ropes: RopeCache): Stage[] {
   return [latentStage(plan), headsStage(plan, ropes), outputStage(plan)];
 }
 
-function latentStage({ query, kvA, norm }: MlaPlan): Stage {
+function latentStage({ query, kvA, norm, indexer }: MlaPlan): Stage {
   const first = query.kind === 'direct' ? query.linear : query.a;
   return {
     id: 'mla.a',
@@ -47,8 +58,9 @@ function latentStage({ query, kvA, norm }: MlaPlan): Stage {
       const x = branchInput(rt, weights, norm, state);
       const q = applyLinear(rt, weights, first, x);
       const kv = applyLinear(rt, weights, kvA, x);
+      const index = indexer?.kind === 'own' ? indexInputs(rt, weights, indexer, x) : {};
       x.dispose();
-      return { ...state, aux: { q, kv } };
+      return { ...state, aux: { q, kv, ...index } };
     },
   };
 }
@@ -69,7 +81,8 @@ function headsStage(plan: MlaPlan, ropes: RopeCache): Stage {
       return captured.set('mla.kv_b', keyInput(rt, plan, weights, kv));
     },
     async advance(rt, weights, state) {
-      const { q: given, kv } = state.aux as unknown as Latent;
+      const { q: given, kv, ...index } = state.aux as unknown as Latent;
+      const selection = selectionOf(rt, plan, weights, given, index, state, ropes);
       const rotate: Rotate = (x, count) => {
         if (!plan.rope) return;
         const { cos, sin, positions } = ropes.forBatch(rt, plan.rope, state.batch);
@@ -82,12 +95,32 @@ function headsStage(plan: MlaPlan, ropes: RopeCache): Stage {
       const params = { heads, kvHeads: heads, headDim, valueDim: value, scale: plan.scale };
       const columns = (of: Tensor) => ({ of, first: 0 });
       const tensors = { q: columns(q), k: columns(k), v: columns(v), y: attention };
-      if (state.attend) state.attend(tensors, params, undefined);
+      if (state.attend) state.attend({ ...tensors, ...(selection && { selected: selection }) }, params, undefined);
+      else if (selection) attendSelected(rt, { q, k, v, y: attention }, selection, state.batch, params);
       else ops.attention(rt, q, k, v, state.batch.starts, attention, params);
-      for (const tensor of [given, q, kv, k, v]) tensor.dispose();
-      return { ...state, aux: { attention } };
+      for (const tensor of [given, q, kv, k, v, ...Object.values(index)]) tensor.dispose();
+      const next = plan.indexer ? handOn(plan.indexer, selection, state) : state;
+      return { ...next, aux: { attention } };
     },
   };
+}
+
+/** What an indexer chooses of the keys; undefined where tokens see all before them. */
+function selectionOf(
+  rt: NativeRuntime,
+  { indexer, query, kvA }: MlaPlan,
+  weights: BlockWeights,
+  given: Tensor,
+  index: Partial<IndexInputs>,
+  state: BlockState,
+  ropes: RopeCache,
+): Selection | undefined {
+  if (!indexer || query.kind === 'direct') return undefined;
+  requireHost(rt, kvA.name, 'sparse attention');
+  const read = applyNorm(rt, weights, query.norm, given);
+  const selection = select(rt, weights, indexer, { ...(index as IndexInputs), read }, state, ropes);
+  read.dispose();
+  return selection;
 }
 
 /** Rotates `count` heads of x [T, count * rotary] by their positions, in place. */

@@ -32,6 +32,19 @@ function xieluTensors(weights: BlockWeights, { positive, negative, beta, eps }: 
   return { positive: of(positive), negative: of(negative), beta: of(beta), eps: of(eps) };
 }
 
+/** The two halves [T, I] of the columns of x [T, 2 I], which is let go of. */
+export function halves(rt: NativeRuntime, x: Tensor): [Tensor, Tensor] {
+  const [tokens, width] = x.shape as [number, number];
+  const half = (first: number): Tensor => {
+    const y = rt.allocate(x.dtype, [tokens, width / 2]);
+    ops.sliceColumns(rt, x, y, { first });
+    return y;
+  };
+  const both: [Tensor, Tensor] = [half(0), half(width / 2)];
+  x.dispose();
+  return both;
+}
+
 /** What down reads, of x [T,C]: a new tensor [T, K of down]. */
 function inner(rt: NativeRuntime, weights: BlockWeights, plan: MlpPlan, x: Tensor): Tensor {
   const apply = (linear: LinearPlan) => applyLinear(rt, weights, linear, x, undefined, rt.activationDtype);
@@ -61,6 +74,12 @@ function inner(rt: NativeRuntime, weights: BlockWeights, plan: MlpPlan, x: Tenso
     ops.gaussianTopK(rt, gate, gate, { deviations: plan.deviations });
     ops.placeColumns(rt, gate, whole, { first: 0 });
     gate.dispose();
+  }
+  if (plan.kind === 'fused' && plan.clamped) {
+    const [gate, up] = halves(rt, whole);
+    ops.clampedSwiglu(rt, gate, up, gate, plan.clamped);
+    up.dispose();
+    return gate;
   }
   const y = rt.allocate(whole.dtype, [x.shape[0] as number, plan.down.k]);
   ops.gatedActivation(rt, whole, whole, y, { act, first: 0, upFirst: plan.down.k });

@@ -2,9 +2,11 @@ import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { streamsOf } from './altup.js';
 import { branchInput } from './branch.js';
+import { firstStreams } from './hyper.js';
 import { perLayerInputs, perLayerTensors } from './per-layer.js';
 import type { ModelPlan } from './plan.js';
 import type { BlockState, BlockWeights } from './program.js';
+import { TOKEN_IDS } from './token-ids.js';
 import { applyLinear, linearTensors, normTensors, weightOf } from './weights.js';
 
 /** Weights outside the blocks, with their shapes. */
@@ -49,20 +51,21 @@ export function embed(rt: NativeRuntime, weights: BlockWeights, plan: ModelPlan,
 export function carried(
   rt: NativeRuntime,
   weights: BlockWeights,
-  { perLayer, streams }: ModelPlan,
+  { perLayer, streams, hyper }: ModelPlan,
   ids: Tensor,
   h: Tensor,
 ): Record<string, Tensor> | undefined {
-  if (!perLayer && !streams) return undefined;
+  if (!perLayer && !streams && !hyper) return undefined;
   return {
     ...(streams && streamsOf(rt, weights, streams, h)),
+    ...(hyper && { streams: firstStreams(rt, hyper, h), [TOKEN_IDS]: ids.view(ids.shape) }),
     ...(perLayer && perLayerInputs(rt, weights, perLayer, ids, h)),
   };
 }
 
 /** ModelGraph.stream. */
-export function streamWidth({ hidden, perLayer, streams }: ModelPlan): number {
-  return hidden * (streams?.inputs ?? 1) + (perLayer?.linear.n ?? 0);
+export function streamWidth({ hidden, perLayer, streams, hyper }: ModelPlan): number {
+  return hidden * ((streams?.inputs ?? 1) + (hyper?.streams ?? 0)) + (perLayer?.linear.n ?? 0);
 }
 
 /** What lm_head reads, of final states h f32 [T,C], to which `pending` is added. */

@@ -1,6 +1,7 @@
 import type { Architecture, AttentionTable, HeadNormTable, RopeTable, WindowTable } from './architecture.js';
 import { type Config, positive, settingNumber } from './config.js';
 import type { BranchPlan, LinearPlan, NormMaker, NormPlan, RopePlan } from './plan.js';
+import { blockIndexer, type IndexerPlan } from './plan-indexer.js';
 import { attentionSizes, sharingOf } from './plan-sharing.js';
 import { ropeParameters, ropeSpec } from './rope.js';
 
@@ -48,6 +49,8 @@ export interface AttentionPlan extends BranchPlan {
   readonly chunk: number;
   /** Queries are multiplied by what TemperatureTable says of their positions. */
   readonly temperature?: TemperaturePlan;
+  /** Tokens see the runs of keys that it chooses. */
+  readonly indexer?: IndexerPlan;
 }
 
 export interface TemperaturePlan {
@@ -94,7 +97,9 @@ export function attentionPlanner(
     return headNormPlan(norm, table.headNorm, name ?? '', dim, count);
   };
   const temperature = temperaturePlan(config, table);
-  return ({ prefix, index, layers, linear, branch }) => {
+  const indexer = table.indexer && blockIndexer(config, table.indexer, { hidden, heads }, norm);
+  return (parts) => {
+    const { prefix, index, layers, linear, branch } = parts;
     const turns =
       table.rope !== undefined && !turnsNothing(config, table.rope) && !skipsRotation(config, table.rope, index);
     const sliding = isSliding(config, table.window, index, layers, turns);
@@ -112,6 +117,11 @@ export function attentionPlanner(
     };
     const part = (name: string, n: number, has: boolean) => linear(prefix + name, n, hidden, has);
     const separate = 'q' in names ? names : { q: names.qkv, k: names.qkv, v: names.qkv };
+    const rope =
+      table.rope && turns && (sliding || !slidingOnly(config, table))
+        ? ropeSpec(config, table.rope, headDim, sliding, architecture.sizes?.positions)
+        : undefined;
+    const chooser = indexer?.(parts, rope);
     return {
       kind: 'attention',
       ...branch(names),
@@ -136,10 +146,8 @@ export function attentionPlanner(
       softCap: config.optional(table.softCap),
       window: sliding ? windowSize(config, table.window) : 0,
       ...(names.sinks !== undefined && (sliding || !table.slidingSinks) && { sinks: prefix + names.sinks }),
-      rope:
-        table.rope && turns && (sliding || !slidingOnly(config, table))
-          ? ropeSpec(config, table.rope, headDim, sliding, architecture.sizes?.positions)
-          : undefined,
+      rope,
+      ...(chooser && { indexer: chooser }),
       ...(table.headNorm?.afterRotation && { normsLast: true }),
       chunk: chunkOf(config, table, index, turns),
       ...(temperature && !(turns && table.temperature?.unrotated) && { temperature }),

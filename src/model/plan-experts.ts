@@ -3,11 +3,12 @@ import { type Config, keyOf, positive, settingNumber } from './config.js';
 import type { Activation, LinearPlan, NormPlan } from './plan.js';
 import type { ExpertsApartPlan } from './plan-experts-apart.js';
 
-/** What follows gate and up: act(gate) * up, act(up), or GPT-OSS's clamped gate. */
+/** What follows gate and up: act(gate) * up, limited or not, act(up), or GPT-OSS's clamped gate. */
 export type GatePlan =
   | { readonly kind: 'gated'; readonly activation: Activation }
   | { readonly kind: 'plain'; readonly activation: Activation }
-  | { readonly kind: 'clamped'; readonly alpha: number; readonly limit: number };
+  | { readonly kind: 'clamped'; readonly alpha: number; readonly limit: number }
+  | { readonly kind: 'limited'; readonly limit: number };
 
 export interface ExpertPlan {
   /** None: the activation is of what `up` makes. */
@@ -36,6 +37,8 @@ export interface ExpertsPlan {
 export interface RoutingPlan {
   readonly perToken: number;
   readonly sigmoid: boolean;
+  /** Roots of softpluses in the place of other shares; `table`: full name and shape of what names experts by the tokens' ids. */
+  readonly root?: { readonly table?: { readonly name: string; readonly shape: readonly number[] } };
   readonly normalize: boolean;
   readonly scale: number;
   /** 1: experts are not grouped. */
@@ -51,14 +54,14 @@ export interface RoutingPlan {
 }
 
 /** The linears of an expert that read its input. */
-export function expertInto({ gate, up, fused }: ExpertPlan & { readonly fused?: LinearPlan }): LinearPlan[] {
-  if (fused) return [fused];
+export function expertInto({ gate, up, gateUp }: ExpertPlan & Partial<SharedExpertPlan>): LinearPlan[] {
+  if (gateUp) return [gateUp];
   return gate ? [gate, up] : [up];
 }
 
 export interface SharedExpertPlan extends ExpertPlan {
-  /** One linear for gate and up, which are names of its parts. */
-  readonly fused?: LinearPlan;
+  /** One linear of gate, then up, which are its parts: N of each, and the name of the whole. */
+  readonly gateUp?: LinearPlan;
   /** Multiplies what it makes. */
   readonly multiplier: number;
   readonly intermediate: number;
@@ -137,7 +140,7 @@ export function expertsPlan(
     kind: 'experts',
     norm,
     router: linear(names.router, choices, hidden, config.flag(table.bias?.router ?? false)),
-    routing: routingPlan(config, table, choices, prefix, countAt(config, table.perToken, index), multiplier),
+    routing: routingPlan(config, table, choices, { prefix, index }, countAt(config, table.perToken, index), multiplier),
     experts: Array.from({ length: count }, (_, e) => ({
       ...(names.gate !== undefined && { gate: expert(names.gate, e, inner, outer) }),
       up: expert(names.up, e, inner, outer),
@@ -148,11 +151,16 @@ export function expertsPlan(
         latent: { into: linear(table.latent.into, width, hidden), back: linear(table.latent.back, hidden, width) },
       }),
     intermediate: inner,
-    gate: table.gate
-      ? { kind: 'clamped', alpha: positive(config, table.gate.alpha), limit: positive(config, table.gate.limit) }
-      : { kind: names.gate === undefined ? 'plain' : 'gated', activation },
+    gate: gatePlan(config, table, activation),
     shared: table.shared && sharedPlan(config, table.shared, { inner, hidden, multiplier }, linear),
   };
+}
+
+/** Throws LPQ_CONFIG. */
+function gatePlan(config: Config, { gate, limit, names }: ExpertsTable, activation: Activation): GatePlan {
+  if (limit) return { kind: 'limited', limit: positive(config, limit) };
+  if (gate) return { kind: 'clamped', alpha: positive(config, gate.alpha), limit: positive(config, gate.limit) };
+  return { kind: names.gate === undefined ? 'plain' : 'gated', activation };
 }
 
 /** Throws LPQ_CONFIG. */
@@ -164,14 +172,15 @@ function routingPlan(
   config: Config,
   table: ExpertsTable,
   count: number,
-  prefix: string,
+  { prefix, index }: { readonly prefix: string; readonly index: number },
   perToken: number,
   multiplier: number,
 ): RoutingPlan {
   const { names, scoring = 'softmax' } = table;
   const kind = typeof scoring === 'string' ? scoring : config.text(scoring.keys, scoring.otherwise);
-  if (kind !== 'softmax' && kind !== 'sigmoid')
+  if (kind !== 'softmax' && kind !== 'sigmoid' && kind !== 'sqrtsoftplus')
     throw config.error(keyOf(scoring), 'is a scoring of experts that lpq does not know', kind, 'softmax or sigmoid');
+  const hashed = table.hashed && isHashed(config, table.hashed, index);
   const { groups, topGroups, topTwo } = groupsOf(config, table, count);
   const open = (count / groups) * topGroups;
   if (perToken > open)
@@ -184,6 +193,9 @@ function routingPlan(
   return {
     perToken,
     sigmoid: kind === 'sigmoid',
+    ...(kind === 'sqrtsoftplus' && {
+      root: hashed ? { table: hashTable(config, table.hashed!, prefix, perToken) } : {},
+    }),
     normalize: config.flag(table.normalize),
     scale: multiplier * settingNumber(config, table.scale ?? 1),
     groups,
@@ -192,10 +204,28 @@ function routingPlan(
     weighInput: table.weighInput ?? false,
     jitter: settingNumber(config, table.jitter ?? 0),
     bias:
-      names.choiceBias === undefined
+      names.choiceBias === undefined || hashed
         ? undefined
         : { name: prefix + names.choiceBias, shape: table.choiceBiasRow ? [1, count] : [count] },
   };
+}
+
+type Hashed = NonNullable<ExpertsTable['hashed']>;
+
+function isHashed(config: Config, { list, type, others }: Hashed, index: number): boolean {
+  const types = config.list(list, 'string');
+  const found = types[index];
+  if (found === type || (found !== undefined && others.includes(found))) return found === type;
+  throw config.error(
+    list,
+    `does not say how block ${index} chooses experts`,
+    found ?? `${types.length} entries`,
+    [type, ...others].join(' or '),
+  );
+}
+
+function hashTable(config: Config, { table }: Hashed, prefix: string, perToken: number) {
+  return { name: prefix + table, shape: [config.count(['vocab_size']), perToken] };
 }
 
 function groupsOf(
@@ -244,11 +274,12 @@ function sharedPlan(
       ? config.count(intermediate.keys, undefined, 0)
       : expertInner * settingNumber(config, intermediate.times);
   if (inner === 0) return undefined;
+  const separate = 'gateUp' in names ? { gate: names.gateUp, up: names.gateUp } : names;
   return {
-    ...(names.gate !== undefined && { gate: linear(names.gate, inner, hidden) }),
-    up: linear(names.up, inner, hidden),
+    ...(separate.gate !== undefined && { gate: linear(separate.gate, inner, hidden) }),
+    up: linear(separate.up, inner, hidden),
+    ...('gateUp' in names && { gateUp: linear(names.gateUp, 2 * inner, hidden) }),
     down: linear(names.down, hidden, inner),
-    ...(names.gateUp !== undefined && { fused: linear(names.gateUp, 2 * inner, hidden) }),
     multiplier,
     intermediate: inner,
     outputGate: outputGate === undefined ? undefined : linear(outputGate, 1, hidden),

@@ -2,6 +2,7 @@ import type { MlaTable } from './architecture.js';
 import type { Config } from './config.js';
 import type { BranchPlan, LinearPlan, NormMaker, NormPlan } from './plan.js';
 import type { BlockParts } from './plan-attention.js';
+import { type IndexerPlan, latentIndexer, type SharedIndexerPlan } from './plan-indexer.js';
 import { type RopeSpec, ropeSpec } from './rope.js';
 
 /** Multi-head latent attention of one block, in numbers and full names; MlaTable says what it is. */
@@ -29,6 +30,7 @@ export interface MlaPlan extends BranchPlan {
   readonly scale: number;
   /** None: nothing is rotated. */
   readonly rope?: RopeSpec;
+  readonly indexer?: IndexerPlan | SharedIndexerPlan;
 }
 
 /** Resolves what all blocks share; the result resolves one block. Throws LPQ_CONFIG naming the key. */
@@ -37,7 +39,7 @@ export function mlaPlanner(
   table: MlaTable,
   hidden: number,
   norm: NormMaker,
-): (parts: Pick<BlockParts, 'prefix' | 'linear' | 'branch'>) => MlaPlan {
+): (parts: BlockParts) => MlaPlan {
   const heads = config.count(['num_attention_heads']);
   // num_key_value_heads is not read: every head has a key of its own, whatever the key says.
   const queryRank = config.find('q_lora_rank') && config.count(['q_lora_rank']);
@@ -53,7 +55,9 @@ export function mlaPlanner(
   const scale = (queryScale * (table.scaleScores ? yarnScale(config) : 1)) / Math.sqrt(plain + rotary);
   const latentNorm = (name: string, size: number): NormPlan => ({ ...norm(name, size), epsilon: table.epsilon });
   const { names } = table;
-  return ({ prefix, linear: named, branch }) => {
+  const indexer = rope && table.indexer && latentIndexer(config, table.indexer, { hidden, queryRank, rope }, norm);
+  return (parts) => {
+    const { prefix, linear: named, branch } = parts;
     const linear = (name: string, n: number, k: number, has = false) => named(prefix + name, n, k, has);
     return {
       kind: 'mla',
@@ -79,6 +83,7 @@ export function mlaPlanner(
       latentScale,
       scale,
       ...(rope && { rope }),
+      ...(indexer && { indexer: indexer(parts) }),
     };
   };
 }

@@ -26,6 +26,8 @@ export interface FusedMlpPlan extends BranchPlan {
   readonly gateUp: LinearPlan;
   readonly down: LinearPlan;
   readonly activation: Activation;
+  /** In the place of the activation. */
+  readonly clamped?: { readonly alpha: number; readonly limit: number };
 }
 
 export interface PlainMlpPlan extends BranchPlan {
@@ -66,7 +68,11 @@ export function mlpPlan(
     return { kind: 'plain', up: into(table.names.up), ...around, activation: act };
   }
   const common = { ...around, activation: activation as Activation };
-  if (table.kind === 'fused') return { kind: 'fused', gateUp: into(table.names.gateUp, 2 * inner), ...common };
+  if (table.kind === 'fused') {
+    const { gate } = table;
+    const clamped = gate && { alpha: positive(config, gate.alpha), limit: positive(config, gate.limit) };
+    return { kind: 'fused', gateUp: into(table.names.gateUp, 2 * inner), ...common, ...(clamped && { clamped }) };
+  }
   const deviations = deviationsOf(config, table, index, layers);
   const gated = { kind: 'gated' as const, gate: into(table.names.gate), up: into(table.names.up), ...common };
   return {

@@ -4,8 +4,10 @@ import { mixerPlanner, type RecurrentPlan } from './mixers/plan.js';
 import type { RecurrentTable } from './mixers/table.js';
 import { type AltUpPlan, altUpPlan, type StreamsPlan, streamsPlan } from './plan-altup.js';
 import { type AttentionPlan, attentionPlanner, type BlockParts } from './plan-attention.js';
+import { type CompressedPlan, compressedPlanner } from './plan-compressed.js';
 import { type ExpertsPlan, expertsPlan, expertsRule } from './plan-experts.js';
 import { expertsApart } from './plan-experts-apart.js';
+import { type HyperPlan, hyperPlan } from './plan-hyper.js';
 import { type MlaPlan, mlaPlanner } from './plan-mla.js';
 import { type Activation, activationOf, type MlpPlan, mlpPlan } from './plan-mlp.js';
 import { type PerLayerEnd, type PerLayerPlan, perLayerEnd, perLayerPlan } from './plan-per-layer.js';
@@ -25,6 +27,8 @@ export interface ModelPlan {
   readonly embedding: EmbeddingPlan;
   readonly perLayer?: PerLayerPlan;
   readonly streams?: StreamsPlan;
+  /** Hyper-connections: how many streams. */
+  readonly hyper?: { readonly streams: number };
   readonly finalNorm: NormPlan | undefined;
   /** After the final norm, before the head. */
   readonly projectOut: LinearPlan | undefined;
@@ -47,7 +51,7 @@ export interface EmbeddingPlan {
 
 export interface BlockPlan {
   /** What mixes the tokens. */
-  readonly attention: AttentionPlan | MlaPlan | RecurrentPlan | NothingPlan;
+  readonly attention: AttentionPlan | MlaPlan | RecurrentPlan | CompressedPlan | NothingPlan;
   /** What is added beside attention, of the same norm. */
   readonly beside?: RecurrentPlan;
   readonly mlp: MlpPlan | ExpertsPlan | NothingPlan;
@@ -55,6 +59,7 @@ export interface BlockPlan {
   readonly parallel: boolean;
   readonly perLayer?: PerLayerEnd;
   readonly altUp?: AltUpPlan;
+  readonly hyper?: HyperPlan;
   /** Full name of a tensor [1] that multiplies what the block makes. */
   readonly scalar?: string;
   /** What experts made, added behind another block: 'from' this block's, 'over' it on its way, 'into' the stream behind this one. */
@@ -124,9 +129,7 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
     parts.length * config.count(table.sizes?.layers ?? ['num_hidden_layers'], undefined, 1, MOST_BLOCKS / parts.length);
   const norm = normMaker(config, table, hidden);
   const activation = activationOf(config, table.mlp);
-  const attentions = parts.map((part) =>
-    part.mla ? mlaPlanner(config, part.mla, hidden, norm) : attentionPlanner(config, part, hidden, norm),
-  );
+  const attentions = parts.map((part) => attentionOf(config, part, hidden, norm));
   const recurrent = mixerPlanner(config, table.recurrent, hidden, norm);
   const sparse = table.experts && expertsRule(config, table.experts);
   const parallel = config.flag(table.residual?.parallel ?? false);
@@ -173,6 +176,7 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
       block,
     );
     const altUp = altUpPlan(config, table, streams, { prefix, hidden, last: index === layers - 1 }, norm);
+    const hyper = hyperPlan(config, table.hyper, norm('').epsilon, { prefix, hidden, last: index === layers - 1 });
     const end = perLayerEnd(table, perLayer, { prefix, index, hidden }, norm, activation as Activation);
     return {
       ...mixersOf(config, table, mixer, only && only !== 'attention' ? NOTHING : attentions[part]!(block)),
@@ -180,6 +184,7 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
       parallel,
       ...(end && { perLayer: end }),
       ...(altUp && { altUp }),
+      ...(hyper && { hyper }),
       ...(table.blockScale !== undefined && { scalar: prefix + table.blockScale }),
       ...(parts.length > 1 && sparse?.(layer) && { shortcut: shortcutOf(part, parts.length) }),
     };
@@ -194,6 +199,7 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
     embedding,
     ...(perLayer && { perLayer }),
     ...(streams && { streams }),
+    ...(blocks[0]?.hyper && { hyper: { streams: blocks[0].hyper.streams } }),
     finalNorm: bare ? undefined : norm(table.names.finalNorm),
     projectOut: projection(table.names.projectOut, embedding.width, hidden),
     head: {
@@ -209,6 +215,16 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
     },
     blocks,
   };
+}
+
+function attentionOf(
+  config: Config,
+  part: Architecture,
+  hidden: number,
+  norm: NormMaker,
+): (parts: BlockParts) => AttentionPlan | MlaPlan | CompressedPlan {
+  if (part.compressed) return compressedPlanner(config, part.compressed, hidden, norm);
+  return part.mla ? mlaPlanner(config, part.mla, hidden, norm) : attentionPlanner(config, part, hidden, norm);
 }
 
 /** The table of each block that a layer consists of: its own names, experts in the first one. */

@@ -3,6 +3,7 @@ import type { HeadNorms, Rotation } from '../../native/cache-ops.js';
 import type { AttentionParams } from '../../native/ops.js';
 import type { Past } from '../../native/recurrent-ops.js';
 import type { Columns } from './columns.js';
+import type { Selection } from './indexer.js';
 import type { PackedWeight } from './kernels/kernel.js';
 import type { ActivationForm, KvForm, MixedWeight } from './source.js';
 
@@ -57,6 +58,8 @@ export interface AttentionTensors {
   readonly rotation?: Rotation;
   /** Index of the block whose keys and values are read in the place of k and v, which say nothing then. */
   readonly reads?: number;
+  /** The keys that each token sees; without it all before it. */
+  readonly selected?: Selection;
 }
 
 /**
@@ -80,6 +83,8 @@ export interface BlockState {
   readonly attend?: CachedAttention;
   /** There too: what a recurrence of this block goes on from, its state f32 [slots, ...shape] kept under `name`. */
   readonly recall?: (name: string, shape: readonly number[]) => Past;
+  /** There too: rows f32 [slots, R, width] of this block kept under `name`, with room for those of the batch's tokens. */
+  readonly rows?: (name: string, width: number) => Past;
   /**
    * What a branch has made and h lacks: h is h + y * scale, y [T,C] in any activation dtype. Only where `attend` is; who reads h asks
    * for it (branch.ts).

@@ -1,6 +1,7 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { applyGate } from './gate.js';
+import { halves } from './mlp.js';
 import type { LinearPlan } from './plan.js';
 import { expertInto, type GatePlan, type SharedExpertPlan } from './plan-experts.js';
 import type { BlockWeights, Feed } from './program.js';
@@ -32,19 +33,10 @@ export interface SharedExpert {
 
 /** What gate and up make of x [T,C], [T,I] each, or up alone. */
 function gateAndUp(rt: NativeRuntime, weights: BlockWeights, plan: SharedExpertPlan, x: Tensor): [Tensor, Tensor?] {
-  const { gate, up, fused, intermediate } = plan;
+  const { gate, up, gateUp } = plan;
   const apply = (linear: LinearPlan) => applyLinear(rt, weights, linear, x, undefined, rt.activationDtype);
-  if (!gate) return [apply(up)];
-  if (!fused) return [apply(gate), apply(up)];
-  const whole = apply(fused);
-  const part = (first: number): Tensor => {
-    const y = rt.allocate(whole.dtype, [x.shape[0] as number, intermediate]);
-    ops.sliceColumns(rt, whole, y, { first });
-    return y;
-  };
-  const made: [Tensor, Tensor?] = [part(0), part(intermediate)];
-  whole.dispose();
-  return made;
+  if (gateUp) return halves(rt, apply(gateUp));
+  return gate ? [apply(gate), apply(up)] : [apply(up)];
 }
 
 export function sharedExpert(plan: SharedExpertPlan, act: GatePlan): SharedExpert {

@@ -14,6 +14,8 @@ export function withoutGradient({ attention, beside, mlp }: BlockPlan): string |
   if (attention.fused?.order === 'heads') return 'projections fused head by head';
   if (attention.chunk > 0) return 'attention in chunks';
   if (attention.temperature) return 'queries scaled by position';
+  if (attention.indexer) return 'keys that an indexer chooses';
+  if (mlp.kind === 'fused' && mlp.clamped) return 'a clamped gate';
   if (mlp.kind === 'gated' && mlp.gateScale !== undefined) return 'gates with a multiplier';
   if (typeof mlp.activation !== 'string') return 'xIELU';
   const norms = [...aroundOf(attention), ...aroundOf(mlp), attention.qNorm, attention.kNorm].filter(

@@ -78,12 +78,26 @@ test('docs/architectures.md lists what is read from GGUF', () => {
   assert.deepEqual(listed.trim().split(', ').toSorted(), names.toSorted());
 });
 
-test('docs/architectures.md says what stays in 16 bits of recurrent layers, as the tables do', () => {
-  const carried = new Map(TABLES.flatMap(({ recurrent }) => Object.entries(recurrent?.carried ?? {})));
-  const part = text.split('## What stays in 16 bits of recurrent layers')[1]?.split('\n## ')[0] ?? '';
+/** The table of a section, whose columns are `what` and `why`. */
+function reasons(section: string): Map<string, string> {
+  const part = text.split(`## ${section}`)[1]?.split('\n## ')[0] ?? '';
   const rows = part.split('\n').flatMap((line) => {
     const found = /^\| ([^|]+) \| ([^|]+) \|$/.exec(line);
     return found && found[1] !== 'what' ? [[found[1], found[2]] as [string, string]] : [];
   });
-  assert.deepEqual(new Map(rows), carried);
+  return new Map(rows);
+}
+
+test('docs/architectures.md says what stays in 16 bits of recurrent layers, as the tables do', () => {
+  const carried = new Map(TABLES.flatMap(({ recurrent }) => Object.entries(recurrent?.carried ?? {})));
+  assert.deepEqual(reasons('What stays in 16 bits of recurrent layers'), carried);
+});
+
+test('docs/architectures.md says what stays in 16 bits of sparse attention, as the tables do', () => {
+  const carried = new Map(
+    TABLES.flatMap(({ mla, attention, compressed, hyper }) =>
+      [(mla ?? attention).indexer, compressed, hyper].flatMap((part) => Object.entries(part?.carried ?? {})),
+    ),
+  );
+  assert.deepEqual(reasons('What stays in 16 bits of sparse attention'), carried);
 });

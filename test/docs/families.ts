@@ -10,7 +10,7 @@ const RECURRENT = {
 
 /** The columns of docs/architectures.md that a table decides: what is quantized, and what is carried beside embeddings, norms and head. */
 export function tailOf(table: Architecture): [quantized: string, carried: string] {
-  const { experts, mla, recurrent, attention, mlp, names, parts, text } = table;
+  const { experts, mla, recurrent, attention, compressed, hyper, mlp, names, parts, text } = table;
   const dense =
     !experts ||
     parts !== undefined ||
@@ -18,7 +18,7 @@ export function tailOf(table: Architecture): [quantized: string, carried: string
       (key) => key !== undefined,
     );
   const quantized = [
-    mla ? 'latent attention' : 'attention',
+    mla ? 'latent attention' : compressed ? 'compressed attention' : 'attention',
     ...(recurrent ? [RECURRENT[recurrent.mixer.kind]] : []),
     ...(dense ? ['MLP'] : []),
     ...(experts ? ['experts'] : []),
@@ -28,7 +28,9 @@ export function tailOf(table: Architecture): [quantized: string, carried: string
     ...(experts ? ['router'] : []),
     ...(experts?.latent ? ['latent projections'] : []),
     ...Object.keys(recurrent?.carried ?? {}),
-    ...(attention.names.sinks === undefined ? [] : ['sinks']),
+    ...Object.keys((mla ?? attention).indexer?.carried ?? {}),
+    ...Object.keys({ ...compressed?.carried, ...hyper?.carried }),
+    ...((compressed ?? attention).names.sinks === undefined ? [] : ['sinks']),
     ...(table.perLayer ? ['per-layer embeddings and their linears'] : []),
     ...(table.altUp ? ['AltUp, LAuReL'] : []),
     ...(names.positions === undefined ? [] : ['positions']),

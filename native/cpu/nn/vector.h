@@ -57,6 +57,7 @@ struct VectorKernels {
   void (*decay_token)(float* s, int64_t rows, float decay, const float* b, const float* c, const float* x, float* y);
   void (*scan_token)(float* s, int64_t rows, const float* rate, const float* step, const float* b, const float* c,
                      const float* x, float* y);
+  float (*dot)(const float* a, const float* b, int64_t n);
 };
 
 const VectorKernels& generic_vector();

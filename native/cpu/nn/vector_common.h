@@ -296,6 +296,12 @@ void scan_token(float* s, int64_t rows, const float* rate, const float* step, co
   for (int i = 0; i < kStateColumns; ++i) y[i] = made[i];
 }
 
+float dot(const float* a, const float* b, int64_t n) {
+  float sum[kSumLanes] = {};
+  lanes_of(n, [&](int64_t i, int v) { sum[v] += a[i] * b[i]; });
+  return total(sum);
+}
+
 constexpr VectorKernels kTable = {
     .rmsnorm = rmsnorm,
     .layernorm = layernorm,
@@ -319,6 +325,7 @@ constexpr VectorKernels kTable = {
     .delta_token = delta_token,
     .decay_token = decay_token,
     .scan_token = scan_token,
+    .dot = dot,
 };
 
 }  // namespace

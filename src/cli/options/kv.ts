@@ -28,6 +28,14 @@ export function kvOf(settings: KvSettings, source: WeightSource): KvScheme | und
   if (kv === undefined) return undefined;
   const dims = planSource(source).blocks.flatMap(({ attention }, block) => {
     if (attention.kind === 'recurrent' || attention.kind === 'nothing') return [];
+    if ('indexer' in attention)
+      throw new LpqError(
+        'LPQ_USAGE',
+        `--kv is for caches that are read whole; an indexer chooses keys in block ${block}`,
+        {
+          hint: 'Leave the option out for this model.',
+        },
+      );
     if (attention.kind === 'attention') return [attention.headDim];
     throw new LpqError('LPQ_USAGE', `--kv is for keys and values; block ${block} caches latent vectors instead`, {
       hint: 'Leave the option out for this model.',

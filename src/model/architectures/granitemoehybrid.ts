@@ -59,12 +59,7 @@ export const graniteMoeHybrid: Architecture = {
     ...graniteMoe.experts!,
     noneUpTo: 0,
     shared: {
-      names: {
-        gate: 'shared_mlp.gate',
-        up: 'shared_mlp.up',
-        gateUp: 'shared_mlp.input_linear',
-        down: 'shared_mlp.output_linear',
-      },
+      names: { gateUp: 'shared_mlp.input_linear', down: 'shared_mlp.output_linear' },
       intermediate: { keys: ['shared_intermediate_size'] },
     },
   },

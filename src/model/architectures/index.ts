@@ -5,6 +5,8 @@ import { arcee } from './arcee.js';
 import { cohere, cohere2 } from './cohere.js';
 import { deepseekV2 } from './deepseek_v2.js';
 import { deepseekV3, kimiK2 } from './deepseek_v3.js';
+import { deepseekV4 } from './deepseek_v4.js';
+import { deepseekV32, glmMoeDsa } from './deepseek_v32.js';
 import { dots1 } from './dots1.js';
 import { ernie45 } from './ernie4_5.js';
 import { ernie45Moe } from './ernie4_5_moe.js';
@@ -35,6 +37,7 @@ import { llama4Text } from './llama4.js';
 import { longcatFlash } from './longcat_flash.js';
 import { mimoV2Flash } from './mimo_v2_flash.js';
 import { minimaxM2 } from './minimax_m2.js';
+import { minimaxM3Text } from './minimax_m3.js';
 import { ministral3 } from './ministral3.js';
 import { mistral } from './mistral.js';
 import { mixtral } from './mixtral.js';
@@ -66,6 +69,8 @@ export const ARCHITECTURES: readonly Architecture[] = [
   cohere2,
   deepseekV2,
   deepseekV3,
+  deepseekV32,
+  deepseekV4,
   dots1,
   ernie45,
   ernie45Moe,
@@ -80,6 +85,7 @@ export const ARCHITECTURES: readonly Architecture[] = [
   glm4,
   glm4Moe,
   glm4MoeLite,
+  glmMoeDsa,
   gpt2,
   gptNeox,
   gptOss,
@@ -99,6 +105,7 @@ export const ARCHITECTURES: readonly Architecture[] = [
   longcatFlash,
   mimoV2Flash,
   minimaxM2,
+  minimaxM3Text,
   ministral3,
   mistral,
   mixtral,

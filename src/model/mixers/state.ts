@@ -8,10 +8,10 @@ export function pastOf({ batch, recall }: BlockState, name: string, shape: reado
   return recall ? recall(name, shape) : { starts: batch.starts };
 }
 
-/** Recurrent layers run on the CPU only. Throws LPQ_DEVICE, naming the linear of a block that has one. */
-export function requireHost(rt: NativeRuntime, name: string): void {
+/** Recurrent layers and sparse attention run on the CPU only. Throws LPQ_DEVICE, naming a linear of the block. */
+export function requireHost(rt: NativeRuntime, name: string, what = 'recurrent layer'): void {
   if (rt.device === 'cpu') return;
-  throw new LpqError('LPQ_DEVICE', `there is no kernel for the recurrent layer that '${name}' is of`, {
+  throw new LpqError('LPQ_DEVICE', `there is no kernel for the ${what} that '${name}' is of`, {
     got: rt.device,
     expected: 'cpu',
     hint: 'Use --device cpu.',

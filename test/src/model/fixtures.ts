@@ -33,7 +33,7 @@ interface Entry {
   readonly data_offsets: readonly [number, number];
 }
 
-const DTYPES: Record<string, DType> = { BF16: 'bf16', F16: 'f16', F32: 'f32', I32: 'i32' };
+const DTYPES: Record<string, DType> = { BF16: 'bf16', F16: 'f16', F32: 'f32', I32: 'i32', I64: 'i64' };
 
 /** A reader of well-formed safetensors files that shares nothing with formats/safetensors. */
 export class PlainFile {
@@ -91,7 +91,7 @@ export function demanded(config: Record<string, unknown>): Map<string, readonly 
 
 /** Sizes of a configuration that grow together; vocabularies, counts of heads and of experts stay. */
 const SIZES =
-  /^(hidden_size|n_embd|ffn_dim|word_embed_proj_dim|((global|linear_\w*)_?)?head_dim|v_head_dim|moe_latent_size|mamba_d_head|mamba_head_dim|mamba_d_ssm|query_pre_attn_scalar|\w*intermediate_size(_mlp)?|(expert_)?ffn_hidden_size|qk_\w+_dim|\w+_lora_rank)$/;
+  /^(hidden_size|n_embd|ffn_dim|word_embed_proj_dim|((global|index|linear_\w*)_?)?head_dim|v_head_dim|moe_latent_size|mamba_d_head|mamba_head_dim|mamba_d_ssm|query_pre_attn_scalar|\w*intermediate_size(_mlp)?|(expert_)?ffn_hidden_size|qk_\w+_dim|\w+_lora_rank)$/;
 
 /**
  * Writes a checkpoint of an architecture's fixture with every size four times as large, of pseudo-random bf16 weights, to `dir`; with

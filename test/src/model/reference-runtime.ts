@@ -7,6 +7,8 @@ import {
   typed,
 } from '../../../native/binding.js';
 import { RECURRENT } from './reference-recurrent.js';
+import { SELECTED } from './reference-selected.js';
+import { STREAMS } from './reference-streams.js';
 
 /**
  * The operations of a decoder, a few lines each, in double precision: an oracle that shares no code with the native
@@ -22,11 +24,11 @@ export class ReferenceRuntime implements NativeRuntime {
 
   enqueue(op: string, inputs: readonly Tensor[], outputs: readonly Tensor[], params: OpParams = {}): void {
     const run = OPERATIONS[op];
-    const recurrent = RECURRENT[op];
-    if (!run && !recurrent) throw new Error(`the reference runtime has no ${op}`);
+    const more = RECURRENT[op] ?? SELECTED[op] ?? STREAMS[op];
+    if (!run && !more) throw new Error(`the reference runtime has no ${op}`);
     this.log.push(op);
     if (run) run(inputs, outputs, params);
-    else recurrent!(inputs, outputs, params, values);
+    else more!(inputs, outputs, params, values);
   }
   async sync(): Promise<void> {}
   async mark(): Promise<void> {}

@@ -114,11 +114,14 @@ for (const [name, linears] of sampled('mixtures', Object.entries(MIXTURES), 2))
 /** Linears of shared experts, in all blocks. */
 const SHARED: Readonly<Record<string, number>> = {
   deepseek_v3: 3,
+  deepseek_v32: 3,
+  deepseek_v4: 6,
   dots1: 3,
   ernie4_5_moe: 3,
   exaone_moe: 3,
   glm4_moe: 3,
   glm4_moe_lite: 3,
+  glm_moe_dsa: 3,
   granitemoehybrid: 4,
   hunyuan_v1_moe: 6,
   hy_v3: 3,
@@ -126,6 +129,7 @@ const SHARED: Readonly<Record<string, number>> = {
   kimi_linear: 3,
   llama4: 3,
   llama4_text: 3,
+  minimax_m3_vl_text: 2,
   nemotron_h: 2,
   'nemotron_h-latent': 2,
   qwen2_moe: 6,

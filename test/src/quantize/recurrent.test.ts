@@ -10,6 +10,7 @@ import { gptqQuantizer } from '../../../src/gptq/quantizer.js';
 import { makeBatch } from '../../../src/model/batch.js';
 import { loadOuter, runForward } from '../../../src/model/forward.js';
 import { openModel, planSource } from '../../../src/model/graph.js';
+import type { BlockPlan } from '../../../src/model/plan.js';
 import type { WeightSource } from '../../../src/model/source.js';
 import { packCheckpoint } from '../../../src/pack/pack-checkpoint.js';
 import { rolesOf } from '../../../src/pack/roles.js';
@@ -20,14 +21,19 @@ import { verifyArtifact } from '../../../src/verify/verify.js';
 import { scratch } from '../../formats/scratch.js';
 import { ARCHITECTURES, GOLDENS, PlainFile, plainSource } from '../model/fixtures.js';
 
-/** Models with recurrent blocks at 4 bits, packed and verified: what stays in 16 bits stays bit by bit. */
+/** Models with recurrent blocks or indexers at 4 bits, packed and verified: what stays in 16 bits stays bit by bit. */
 
 const rt = createRuntime(2);
 const sourceOf = (name: string) => plainSource(path.join(ARCHITECTURES, name));
+const hasIndexer = (attention: BlockPlan['attention']) => 'indexer' in attention || 'chooser' in attention;
 const isRecurrent = (name: string) =>
   planSource(sourceOf(name)).blocks.some(
-    ({ attention, beside }) => attention.kind === 'recurrent' || beside !== undefined,
+    ({ attention, beside }) => attention.kind === 'recurrent' || beside !== undefined || hasIndexer(attention),
   );
+
+/** Small changes make indexers choose other keys, which changes a token as a whole: few do of 8 bits and short sequences. */
+const bitsOf = (name: string) =>
+  planSource(sourceOf(name)).blocks.some(({ attention }) => hasIndexer(attention)) ? 8 : 4;
 
 const random = (seed: number) =>
   Int32Array.from({ length: 40 }, (_, i) => Math.floor(Math.abs(Math.sin(seed * 97 + i * i)) * 64));
@@ -43,10 +49,15 @@ const CALIBRATION = {
   available: 8,
 } as const;
 
-async function logitsOf(source: WeightSource): Promise<Float32Array> {
+async function logitsOf(source: WeightSource, length: number): Promise<Float32Array> {
   const graph = openModel(source);
   const outer = await loadOuter(rt, source, graph);
-  const [state] = await runForward(rt, source, graph, outer, [makeBatch(rt, [random(50), random(51)])]);
+  const [state] = await runForward(rt, source, graph, outer, [
+    makeBatch(
+      rt,
+      [50, 51].map((seed) => random(seed).slice(0, length)),
+    ),
+  ]);
   const logits = graph.logits(rt, outer, state!.h);
   await rt.sync();
   return typed(logits).slice() as Float32Array;
@@ -62,14 +73,16 @@ function medianError(got: Float32Array, want: Float32Array, vocab: number): numb
 }
 
 for (const name of GOLDENS.filter(isRecurrent))
-  test(`${name}: rtn and gptq at 4 bits are packed and verified, and the rest is carried`, async (t) => {
+  test(`${name}: rtn and gptq at ${bitsOf(name)} bits are packed and verified, and the rest is carried`, async (t) => {
+    const bits = bitsOf(name);
     const [dir, from] = [scratch(), path.join(ARCHITECTURES, name)];
     const graph = openModel(sourceOf(name));
     const linears = graph.blocks.flatMap(({ stages }) =>
       stages.flatMap(({ feeds }) => feeds.flatMap((feed) => feed.linears.map((linear) => `${linear.name}.weight`))),
     );
     const rest = graph.blocks.flatMap(({ tensors }) => [...tensors.keys()].filter((key) => !linears.includes(key)));
-    const want = await logitsOf(sourceOf(name));
+    const length = bits === 4 ? 40 : 12;
+    const want = await logitsOf(sourceOf(name), length);
     for (const [method, quantizer] of [
       ['rtn', rtnQuantizer()],
       ['gptq', gptqQuantizer(GPTQ_DEFAULTS)],
@@ -78,7 +91,7 @@ for (const name of GOLDENS.filter(isRecurrent))
       await quantizeCheckpoint([rt], {
         source: from,
         output: canonical,
-        scheme: schemeFromOptions({ bits: 4, groupSize: 32 }),
+        scheme: schemeFromOptions({ bits, groupSize: 32 }),
         rules: [],
         quantizer,
         calibration: quantizer.statistics ? CALIBRATION : undefined,
@@ -98,11 +111,12 @@ for (const name of GOLDENS.filter(isRecurrent))
       const file = new PlainFile(path.join(from, 'model.safetensors'));
       for (const tensor of rest.filter((key) => Object.hasOwn(file.header, key)))
         assert.deepEqual(typed(await source.tensor(tensor)), typed(file.tensor(tensor)), tensor);
-      const logits = await logitsOf(source);
+      const logits = await logitsOf(source, length);
       const error = medianError(logits, want, graph.vocab);
       t.diagnostic(`${method}: ${(100 * error).toFixed(1)} % of the logits`);
       // The median token: one whose experts change moves as a whole. Steps of 2.2 deviations / 7: 9 % of a weight, 17 times those of 8 bits, whose bound is 3 % (architectures.test.ts).
-      assert.ok(error > 0 && error < 0.51, `${method}: ${error}`);
+      // Of 8 bits twice that bound: GPTQ moves weights by more than half a step to make up for others.
+      assert.ok(error > 0 && error < (bits === 4 ? 0.51 : 0.06), `${method}: ${error}`);
       // Experts in one tensor have no names in layouts that readers go through by name.
       for (const target of rolesOf(sourceOf(name).config).fusedExperts ? ['tilus'] : ['gptq', 'tilus']) {
         const output = path.join(dir, `${method}-${target}`);
@@ -110,7 +124,7 @@ for (const name of GOLDENS.filter(isRecurrent))
         const report = await verifyArtifact({ dir: output, runtime: rt, against: canonical });
         assert.ok(report.ok, JSON.stringify(report.failures ?? report));
         const artifact = artifactSource(output, rt);
-        assert.deepEqual(await logitsOf(artifact), logits, target);
+        assert.deepEqual(await logitsOf(artifact, length), logits, target);
         artifact.close();
       }
       source.close();

@@ -1,0 +1,181 @@
+// index_keys, selected_attention: sparse attention, one query at a time.
+#include "ops/selected.h"
+#include "cpu/nn/attention.h"
+#include "cpu/nn/recurrence.h"
+
+namespace lpq::nn {
+namespace {
+
+// A query's place: the first row of its sequence's keys, how many it sees, and how many there are.
+struct Place {
+  int64_t row, visible, length;
+};
+
+// That of every token. `rows`: of keys in a slot; 0 where the keys are those of the tokens.
+std::vector<Place> places(const Tensor& starts, const Tensor* slots, const Tensor* totals, int64_t tokens,
+                          int64_t rows) {
+  const std::vector<int64_t> start = sequence_starts(starts, tokens);
+  std::vector<Place> found(static_cast<size_t>(tokens));
+  for (size_t s = 0; s + 1 < start.size(); ++s) {
+    const int64_t count = start[s + 1] - start[s];
+    int64_t row = start[s], earlier = 0, length = count;
+    if (slots) {
+      const int64_t total = totals->data<int32_t>()[s];
+      require(total >= count && total <= rows, "sequence " + std::to_string(s) + " has length " +
+                                                   std::to_string(total) + ", not " + std::to_string(count) + " to " +
+                                                   std::to_string(rows));
+      row = slots->data<int32_t>()[s] * rows;
+      earlier = total - count, length = total;
+    }
+    for (int64_t i = 0; i < count; ++i) found[static_cast<size_t>(start[s] + i)] = {row, earlier + i + 1, length};
+  }
+  return found;
+}
+
+// Those of tokens among the keys of full runs.
+std::vector<Place> places_of_runs(const ops::IndexKeys& a) {
+  require(!a.past.state, "keys of runs have no past");
+  const std::vector<int64_t> start = sequence_starts(a.past.starts, a.q.dim(0));
+  std::vector<Place> found;
+  int64_t row = 0;
+  for (size_t s = 0; s + 1 < start.size(); ++s) {
+    const int64_t count = start[s + 1] - start[s];
+    for (int64_t i = 0; i < count; ++i) found.push_back({row, (i + 1) / a.rate, count / a.rate});
+    row += count / a.rate;
+  }
+  require(row == a.k.dim(0), "k has " + std::to_string(a.k.dim(0)) + " runs, not " + std::to_string(row));
+  return found;
+}
+
+using Scored = std::pair<double, int32_t>;
+
+// The `top` best of more runs, by index. Where the last of them has equals PyTorch takes those that the standard
+// library leaves in front, of the whole row with what is not seen yet; whoever compares with it finds the same here.
+void choose(std::vector<Scored>& scores, int64_t top, int32_t* y) {
+  const auto better = [](const Scored& a, const Scored& b) { return a.first > b.first; };
+  const auto end = scores.begin() + static_cast<ptrdiff_t>(top);
+  if (static_cast<size_t>(top) * 64 <= scores.size()) std::partial_sort(scores.begin(), end, scores.end(), better);
+  else std::nth_element(scores.begin(), end - 1, scores.end(), better);
+  for (int64_t i = 0; i < top; ++i) y[i] = scores[static_cast<size_t>(i)].second;
+  std::sort(y, y + top);
+}
+
+// Scores of all runs for one choice: that of `head`, or with `weights` of all heads together.
+void score(const ops::IndexKeys& a, const float* q, const float* weights, int64_t head, const float* keys,
+           const Place& place, std::vector<Scored>& scores) {
+  const int64_t dim = a.k.dim(1), visible = place.visible, runs = (visible + a.block - 1) / a.block;
+  const VectorKernels& rows = vector_kernels();
+  scores.resize(static_cast<size_t>((place.length + a.block - 1) / a.block));
+  for (size_t i = 0; i < scores.size(); ++i)
+    scores[i] = {-std::numeric_limits<double>::infinity(), static_cast<int32_t>(i)};
+  for (int64_t s = 0; s < visible; ++s) {
+    const float* key = keys + s * dim;
+    double made = 0;
+    if (weights) {
+      for (int64_t h = 0; h < a.heads; ++h)
+        made += static_cast<double>(weights[h]) * static_cast<double>(std::max(0.0f, rows.dot(q + h * dim, key, dim)));
+    } else {
+      made = static_cast<double>(rows.dot(q + head * dim, key, dim));
+    }
+    if (std::isnan(made)) throw Failure("LPQ_NATIVE_NUMERICS", "a score of the indexer is NaN");
+    double& best = scores[static_cast<size_t>(s / a.block)].first;
+    best = std::max(best, made);
+  }
+  for (int64_t i = std::max<int64_t>(0, runs - a.local); i < runs; ++i)
+    scores[static_cast<size_t>(i)].first = std::numeric_limits<double>::infinity();
+}
+
+void index_keys(Call& call, Exec& exec) {
+  const ops::IndexKeys a(call);
+  const int64_t tokens = a.q.dim(0), dim = a.k.dim(1), width = a.y.dim(1);
+  const std::vector<Run> all = runs(a.past, tokens);
+  const int64_t rows = a.past.state ? a.past.state->dim(1) : 0;
+  std::vector<Place> place = places(a.past.starts, a.past.slots, a.past.totals, tokens, rows);
+  if (a.rate > 1) place = places_of_runs(a);
+  const float* keys = a.past.state ? a.past.state->data<float>() : a.k.data<float>();
+  for (const Run& run : all)
+    if (run.state && run.count > 0) {
+      const int64_t earlier = place[static_cast<size_t>(run.first)].visible - 1;
+      const float* from = a.k.data<float>() + run.first * dim;
+      std::copy(from, from + run.count * dim, run.state + earlier * dim);
+    }
+  exec.pool.parallel_for(tokens, 4, [&](int64_t begin, int64_t end, int) {
+    std::vector<Scored> scores;
+    for (int64_t t = begin; t < end; ++t) {
+      const Place& at = place[static_cast<size_t>(t)];
+      const int64_t visible = at.visible;
+      int32_t* y = a.y.data<int32_t>() + t * width;
+      if (const int64_t runs = (visible + a.block - 1) / a.block; runs <= a.top) {  // all, whatever their scores
+        for (int64_t i = 0; i < width; ++i) y[i] = i % a.top < runs ? static_cast<int32_t>(i % a.top) : -1;
+        continue;
+      }
+      for (int64_t c = 0; c < a.choices; ++c) {
+        score(a, a.q.data<float>() + t * a.q.dim(1), a.weights ? a.weights->data<float>() + t * a.heads : nullptr, c,
+              keys + at.row * dim, at, scores);
+        choose(scores, a.top, y + c * a.top);
+      }
+    }
+  });
+}
+
+// Tokens that one choice of a query names, in order.
+void named(const int32_t* selected, int64_t top, int64_t block, int64_t visible, std::vector<int64_t>& tokens) {
+  tokens.clear();
+  const int64_t runs = (visible + block - 1) / block;
+  for (int64_t i = 0; i < top; ++i) {
+    const int64_t run = selected[i];
+    if (run == -1) continue;
+    require(run >= 0 && run < runs,
+            "selected has " + std::to_string(run) + " where " + std::to_string(runs) + " can be seen");
+    for (int64_t s = run * block; s < std::min(visible, (run + 1) * block); ++s) tokens.push_back(s);
+  }
+  require(!tokens.empty(), "a token of selected sees nothing");
+}
+
+void selected_attention(Call& call, Exec& exec) {
+  const ops::SelectedAttention a(call);
+  const ops::AttentionShape& of = a.shape;
+  const int64_t tokens = a.q.dim(0), top = a.selected.dim(1) / a.choices, share = of.heads / a.choices;
+  const std::vector<Place> place = places(a.starts, a.slots, a.totals, tokens, a.kept ? a.k.dim(1) : 0);
+  if (a.slots)
+    for (int64_t s = 0; s < a.slots->dim(0); ++s) {
+      const int32_t slot = a.slots->data<int32_t>()[s];
+      require(slot >= 0 && slot < a.k.dim(0), "there is no slot " + std::to_string(slot));
+    }
+  const VectorKernels& rows = vector_kernels();
+  exec.pool.parallel_for(tokens, 1, [&](int64_t begin, int64_t end, int) {
+    std::vector<int64_t> seen;
+    std::vector<float> scores, wide(static_cast<size_t>(std::max(of.head_dim, of.value_dim)));
+    // A row of keys or values in f32.
+    const auto row = [&](const Tensor& x, int64_t at, int64_t width) -> const float* {
+      if (x.dtype == DType::f32) return x.data<float>() + at;
+      widen(x, at, width, wide.data());
+      return wide.data();
+    };
+    for (int64_t t = begin; t < end; ++t) {
+      const int64_t first = place[static_cast<size_t>(t)].row, visible = place[static_cast<size_t>(t)].visible;
+      for (int64_t head = 0; head < of.heads; ++head) {
+        if (head % share == 0)
+          named(a.selected.data<int32_t>() + t * a.selected.dim(1) + head / share * top, top, a.block, visible, seen);
+        const int64_t kv = head / (of.heads / of.kv_heads), count = static_cast<int64_t>(seen.size());
+        const float* q = a.q.data<float>() + t * of.queries() + head * of.head_dim;
+        scores.resize(seen.size());
+        for (size_t i = 0; i < seen.size(); ++i)
+          scores[i] = of.scale *
+                      rows.dot(q, row(a.k, (first + seen[i]) * of.keys() + kv * of.head_dim, of.head_dim), of.head_dim);
+        const float sum = rows.exponentials(scores.data(), rows.maximum(scores.data(), count), scores.data(), count);
+        float* y = a.y.data<float>() + t * of.outputs() + head * of.value_dim;
+        std::fill(y, y + of.value_dim, 0.0f);
+        for (size_t i = 0; i < seen.size(); ++i)
+          rows.add_scaled(y, row(a.v, (first + seen[i]) * of.values() + kv * of.value_dim, of.value_dim), scores[i], y,
+                          of.value_dim);
+        rows.scale(y, 1.0f / sum, y, of.value_dim);
+      }
+    }
+  });
+}
+
+}  // namespace
+LPQ_OP(index_keys, "index_keys");
+LPQ_OP(selected_attention, "selected_attention");
+}  // namespace lpq::nn
