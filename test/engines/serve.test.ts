@@ -11,7 +11,7 @@ import { ENGINES, FORMATS } from './cells.js';
 import { directoryOf } from './directories.js';
 import { boundOf, IDS, logprobsOf, pythonOf, unpackedWheel } from './run.js';
 
-/** `vllm serve ARTIFACT`, asked over HTTP as OpenAI's clients do: processes of its own, threads bound, whatever vLLM does by default. */
+/** The server of `vllm serve ARTIFACT`, asked over HTTP as OpenAI's clients do: processes of its own, threads bound, whatever vLLM does by default. */
 
 const engine = ENGINES.find(({ environment, plugin }) => environment === 'engines/vllm' && plugin)!;
 const format = FORMATS.find(({ name }) => name === '3 bits, sm90')!;
@@ -27,7 +27,9 @@ async function freePort(): Promise<number> {
 }
 
 for (const ranks of [1, 2])
-  test(`vllm serve on ${ranks} rank(s) answers with the logprobs of lpq logits`, { skip }, async (t) => {
+  test(`vLLM serves on ${ranks === 1 ? 'one rank' : 'two ranks'}, and answers with the logprobs of lpq logits`, {
+    skip,
+  }, async (t) => {
     assert.ok('python' in found);
     const dir = mkdtempSync(path.join(tmpdir(), 'lpq-serve-'));
     const packed = (await directoryOf(format, dir))!;
@@ -35,8 +37,19 @@ for (const ranks of [1, 2])
     const options = ['--dtype', 'float32', '--max-model-len', '64', '--max-num-seqs', '1', '--enforce-eager'];
     if (ranks > 1) options.push('--tensor-parallel-size', String(ranks));
     const server = execa(
-      path.join(path.dirname(found.python), 'vllm'),
-      ['serve', packed, '--host', '127.0.0.1', '--port', String(port), ...options],
+      found.python,
+      // The server of `vllm serve`, whose command asks for a distribution's name that the build for the CPU does not have.
+      [
+        '-m',
+        'vllm.entrypoints.openai.api_server',
+        '--model',
+        packed,
+        '--host',
+        '127.0.0.1',
+        '--port',
+        String(port),
+        ...options,
+      ],
       {
         env: {
           PYTHONPATH: unpackedWheel(found.python, dir),
