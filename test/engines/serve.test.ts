@@ -55,6 +55,8 @@ for (const ranks of [1, 2])
           PYTHONPATH: unpackedWheel(found.python, dir),
           LPQ_KERNELS: '',
           VLLM_CPU_KVCACHE_SPACE: '1',
+          // Two ranks on a machine of one node of memory: vLLM asks for the processors of each.
+          ...(ranks > 1 ? { VLLM_CPU_OMP_THREADS_BIND: '0|1' } : {}),
           VLLM_NO_USAGE_STATS: '1',
           HF_HUB_OFFLINE: '1',
         },
