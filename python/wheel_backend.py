@@ -44,6 +44,13 @@ def _metadata() -> str:
     return "\n".join(lines) + "\n\n" + (HERE / "README.md").read_text()
 
 
+def _entry_points() -> str:
+    project, _ = _facts()
+    return "\n".join(
+        f"[{group}]\n" + "".join(f"{name} = {place}\n" for name, place in points.items()) for group, points in project["entry-points"].items()
+    )
+
+
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     """PEP 517."""
     _, version = _facts()
@@ -52,6 +59,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     files = {path.relative_to(SOURCE).as_posix(): path.read_bytes() for path in sorted(SOURCE.rglob("*")) if path.suffix in (".py", ".typed")}
     files["lpq_kernels/liblpq_kernels.so"] = _library().read_bytes()
     files[f"{info}/METADATA"] = _metadata().encode()
+    files[f"{info}/entry_points.txt"] = _entry_points().encode()
     files[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: lpq\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
     record = ""
     for name, content in files.items():

@@ -162,6 +162,42 @@ class Plain : public Elements {
   Tensor order_;
 };
 
+// Outputs and inputs of what has more of them. The whole must outlive it.
+class Share : public Elements {
+ public:
+  Share(const Elements& whole, const lpq_cpu_share& of) : whole_(whole), first_n_(of.n), first_k_(of.k) {
+    argument(of.n >= 0 && of.n_count >= 1 && of.n <= whole.n - of.n_count && of.k >= 0 && of.k_count >= 1 &&
+                 of.k <= whole.k - of.k_count,
+             "a share of [" + std::to_string(of.n_count) + ", " + std::to_string(of.k_count) + "] from " +
+                 std::to_string(of.n) + ", " + std::to_string(of.k) + " on is not inside the module's [" +
+                 std::to_string(whole.n) + ", " + std::to_string(whole.k) + "]");
+    type = whole.type, n = of.n_count, k = of.k_count;
+    grouped_zeros = whole.grouped_zeros, constant = whole.constant;
+    const bool one = whole.groups == 1;  // a scale a row, whatever share of it
+    group_size = one ? 0 : whole.group_size;
+    groups = one ? 1 : ops::groups_of(k, group_size);
+    first_group_ = one ? 0 : first_k_ / group_size;
+    const bool all = k == whole.k;
+    argument(all || one || (first_k_ % group_size == 0 && k % group_size == 0),
+             "a share of " + std::to_string(k) + " inputs from " + std::to_string(first_k_) +
+                 " on is no whole number of groups of " + std::to_string(group_size));
+    argument(all || !whole.permutation, "the module's columns are permuted, so that its inputs cannot be shared out");
+    permutation = whole.permutation;
+  }
+  void codes(int64_t row_n, uint8_t* row) const override {
+    std::vector<uint8_t> whole_row(static_cast<size_t>(whole_.k));
+    whole_.codes(first_n_ + row_n, whole_row.data());
+    std::copy_n(whole_row.begin() + first_k_, k, row);
+  }
+  float scale(int64_t row_n, int64_t g) const override { return whole_.scale(first_n_ + row_n, first_group_ + g); }
+  float zero(int64_t row_n, int64_t g) const override { return whole_.zero(first_n_ + row_n, first_group_ + g); }
+  float shift(int64_t row_n, int64_t g) const override { return whole_.shift(first_n_ + row_n, first_group_ + g); }
+
+ private:
+  const Elements& whole_;
+  int64_t first_n_, first_k_, first_group_ = 0;
+};
+
 void require_block(const packed::Form& form, const void* block, size_t bytes) {
   argument(block != nullptr && reinterpret_cast<uintptr_t>(block) % 64 == 0,
            "block is NULL or does not start at a multiple of 64 bytes");
@@ -198,6 +234,33 @@ lpq_status lpq_cpu_module_bytes(const lpq_artifact* artifact, const char* module
     const Module& m = module_called(artifact, module);
     const auto stored = stored_of(m);
     *bytes = static_cast<size_t>(form_with(*elements_in(*stored, m), m.bias != nullptr).bytes);
+  });
+}
+
+lpq_status lpq_cpu_share_bytes(const lpq_artifact* artifact, const char* module, const lpq_cpu_share* share,
+                               size_t* bytes) {
+  return guarded([&] {
+    argument(bytes != nullptr, "bytes is NULL");
+    const Module& m = module_called(artifact, module);
+    const lpq_cpu_share of = taken(share, "share");
+    const auto stored = stored_of(m);
+    const auto whole = elements_in(*stored, m);
+    *bytes = static_cast<size_t>(form_with(Share(*whole, of), m.bias != nullptr && of.k == 0).bytes);
+  });
+}
+
+lpq_status lpq_cpu_share_pack(const lpq_artifact* artifact, const char* module, const lpq_cpu_share* share, void* block,
+                              size_t bytes, int threads) {
+  return guarded([&] {
+    const Module& m = module_called(artifact, module);
+    const lpq_cpu_share of = taken(share, "share");
+    const auto stored = stored_of(m);
+    const auto whole = elements_in(*stored, m);
+    const Share elements(*whole, of);
+    const bool bias = m.bias != nullptr && of.k == 0;
+    const packed::Form form = form_with(elements, bias);
+    require_block(form, block, bytes);
+    packed::pack(form, elements, bias ? stored->bias.data() + of.n : nullptr, block, Threads(threads).pool());
   });
 }
 

@@ -342,6 +342,16 @@ LPQ_API lpq_status lpq_cpu_module_bytes(const lpq_artifact* artifact, const char
 LPQ_API lpq_status lpq_cpu_codes_bytes(const lpq_cpu_codes* codes, size_t* bytes);
 LPQ_API lpq_status lpq_cpu_module_pack(const lpq_artifact* artifact, const char* module, void* block, size_t bytes,
                                        int threads);
+/* A share of a module, as ranks of tensor parallelism have it: `n_count` outputs from `n` on, or `k_count` inputs from
+   `k` on, which are whole groups. Shares of inputs whose `k` is not 0 leave the bias to the one that begins at 0. */
+typedef struct lpq_cpu_share {
+  size_t size;
+  int64_t n, n_count, k, k_count;
+} lpq_cpu_share;
+LPQ_API lpq_status lpq_cpu_share_bytes(const lpq_artifact* artifact, const char* module, const lpq_cpu_share* share,
+                                       size_t* bytes);
+LPQ_API lpq_status lpq_cpu_share_pack(const lpq_artifact* artifact, const char* module, const lpq_cpu_share* share,
+                                      void* block, size_t bytes, int threads);
 LPQ_API lpq_status lpq_cpu_codes_pack(const lpq_cpu_codes* codes, void* block, size_t bytes, int threads);
 LPQ_API lpq_status lpq_cpu_block(const void* block, size_t bytes, lpq_cpu_info* info);
 /* y [M, N] = x [M, K] W^T + bias, both `type`: LPQ_F32, LPQ_F16 or LPQ_BF16. Sums are f32: a chain of fma over the

@@ -19,14 +19,15 @@ const skip =
 const library = path.join(process.env.LPQ_BUILD_DIR ?? path.join(root, 'native', 'build'), 'liblpq_kernels.so.1');
 
 const W4 = ['--bits', '4', '--group-size', '64'];
-// turbomind rounds the shifts of zero points other than the middle to f16, so that its weights are not those of the codes.
-const CASES: readonly { name: string; target: string; options: readonly string[] }[] = [
+// `shifts`: turbomind rounds -zero * scale to f16, so that weights with zero points are not those of the codes.
+const CASES: readonly { name: string; target: string; options: readonly string[]; shifts?: boolean }[] = [
   { name: 'tilus', target: 'tilus', options: W4 },
   { name: 'sm80', target: 'sm80', options: W4 },
   { name: 'sm89', target: 'sm89', options: ['--dtype', 'f6e3m2', '--group-size', '128'] },
   { name: 'sm90', target: 'sm90', options: ['--bits', '3', '--group-size', '32', '--asym'] },
   { name: 'marlin', target: 'marlin', options: W4 },
   { name: 'turbomind', target: 'turbomind', options: W4 },
+  { name: 'shifted', target: 'turbomind', options: [...W4, '--asym'], shifts: true },
 ];
 
 async function run(...args: string[]): Promise<void> {
@@ -47,7 +48,10 @@ test('the Python package: its products, artifacts in it and in transformers', { 
     await run('logits', packed, '--ids', ids, '-o', `${packed}.logits.safetensors`);
     await writeDecoded(quantized, packed, `${packed}.expected.safetensors`);
   }
-  writeFileSync(path.join(dir, 'cases.json'), JSON.stringify(CASES.map(({ name }) => ({ name }))));
+  writeFileSync(
+    path.join(dir, 'cases.json'),
+    JSON.stringify(CASES.map(({ name, shifts }) => ({ name, shifts: shifts ?? false }))),
+  );
   const ran = await execa(
     python,
     ['-m', 'pytest', '-q', '-p', 'no:cacheprovider', path.join(root, 'python', 'tests')],

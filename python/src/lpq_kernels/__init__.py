@@ -11,6 +11,6 @@
 from ._library import Error, version
 from .artifact import Artifact, Module
 from .modules import Embedding, Linear
-from .ops import pack_codes, pack_module
+from .ops import pack_codes, pack_module, pack_share
 
-__all__ = ["Artifact", "Embedding", "Error", "Linear", "Module", "pack_codes", "pack_module", "version"]
+__all__ = ["Artifact", "Embedding", "Error", "Linear", "Module", "pack_codes", "pack_module", "pack_share", "version"]

@@ -63,6 +63,12 @@ class Codes(ctypes.Structure):
     ]
 
 
+class Share(ctypes.Structure):
+    """lpq_cpu_share."""
+
+    _fields_ = [("size", c_size_t), ("n", c_int64), ("n_count", c_int64), ("k", c_int64), ("k_count", c_int64)]
+
+
 class BlockInfo(ctypes.Structure):
     """lpq_cpu_info."""
 
@@ -77,6 +83,8 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "lpq_artifact_module_at": [c_void_p, c_int64, c_void_p],
     "lpq_cpu_module_bytes": [c_void_p, c_char_p, POINTER(c_size_t)],
     "lpq_cpu_module_pack": [c_void_p, c_char_p, c_void_p, c_size_t, c_int],
+    "lpq_cpu_share_bytes": [c_void_p, c_char_p, c_void_p, POINTER(c_size_t)],
+    "lpq_cpu_share_pack": [c_void_p, c_char_p, c_void_p, c_void_p, c_size_t, c_int],
     "lpq_cpu_codes_bytes": [c_void_p, POINTER(c_size_t)],
     "lpq_cpu_codes_pack": [c_void_p, c_void_p, c_size_t, c_int],
     "lpq_cpu_block": [c_void_p, c_size_t, c_void_p],

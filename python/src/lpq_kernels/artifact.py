@@ -56,16 +56,17 @@ class Module:
 class Artifact:
     """A directory that `lpq pack` wrote, mapped read-only. Raises Error for what is no artifact, cut short or contradictory.
 
-    Offsets, shapes and names are checked when it is opened; `check_hashes` compares contents with lpq.json, too.
+    Offsets, shapes and names are checked when it is opened; `check_hashes` compares contents with lpq.json, too;
+    unless it is given, LPQ_CHECK_HASHES=1 of the environment does, whatever opens the artifact.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], *, check_hashes: bool = False) -> None:
+    def __init__(self, directory: str | os.PathLike[str], *, check_hashes: bool | None = None) -> None:
         self.directory = Path(directory)
         self._handle: c_void_p | None = None
         handle = c_void_p()
         check(library.lpq_artifact_open(os.fsencode(directory), byref(handle)))
         self._handle = handle
-        if check_hashes:
+        if os.environ.get("LPQ_CHECK_HASHES") == "1" if check_hashes is None else check_hashes:
             try:
                 self.check_hashes()
             except BaseException:

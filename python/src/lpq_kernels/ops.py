@@ -9,7 +9,7 @@ from ctypes import byref, c_size_t
 
 import torch
 
-from ._library import BlockInfo, Codes, Error, check, library, sized
+from ._library import BlockInfo, Codes, Error, Share, check, library, sized
 from .artifact import Artifact
 
 _TYPES = {torch.float32: 3, torch.float16: 1, torch.bfloat16: 2}
@@ -31,6 +31,20 @@ def pack_module(artifact: Artifact, name: str) -> torch.Tensor:
     return block
 
 
+def pack_share(artifact: Artifact, name: str, *, n: tuple[int, int], k: tuple[int, int]) -> torch.Tensor:
+    """The block of a share of a module: outputs n[0] to n[1] and inputs k[0] to k[1], which are whole groups.
+
+    A share of inputs that does not begin at 0 has no bias: sums of shares have it once. Raises Error for what lies outside the module,
+    parts of groups, and inputs of permuted columns.
+    """
+    share, size = sized(Share), c_size_t()
+    share.n, share.n_count, share.k, share.k_count = n[0], n[1] - n[0], k[0], k[1] - k[0]
+    check(library.lpq_cpu_share_bytes(artifact.handle, name.encode(), byref(share), byref(size)))
+    block = _empty(size.value)
+    check(library.lpq_cpu_share_pack(artifact.handle, name.encode(), byref(share), block.data_ptr(), size.value, torch.get_num_threads()))
+    return block
+
+
 def pack_codes(
     type: str,
     codes: torch.Tensor,
@@ -41,11 +55,13 @@ def pack_codes(
     zero: float = 0,
     permutation: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
+    threads: int | None = None,
 ) -> torch.Tensor:
     """The block of plain codes: W [N, K] = (value(code) - zero) * scale.
 
     `type`: u1 to u8, i2 to i8, or a float such as f4e2m1. `codes` uint8 [N, K], raw bit patterns; `scales` and `zeros` [N, G] with
-    G = ceil(K / group), or 1 for group 0; `permutation` [K], the column of x of each k; `bias` [N]. Raises Error for what does not fit.
+    G = ceil(K / group), or 1 for group 0; `permutation` [K], the column of x of each k; `bias` [N]; `threads` pack it,
+    torch's number unless given. Raises Error for what does not fit.
     """
     if codes.dim() != 2 or codes.dtype != torch.uint8:
         raise Error("LPQ_ERROR_ARGUMENT", f"codes are {codes.dtype} {list(codes.shape)}, not uint8 [N, K]")
@@ -66,7 +82,7 @@ def pack_codes(
     size = c_size_t()
     check(library.lpq_cpu_codes_bytes(byref(made), byref(size)))
     block = _empty(size.value)
-    check(library.lpq_cpu_codes_pack(byref(made), block.data_ptr(), size.value, torch.get_num_threads()))
+    check(library.lpq_cpu_codes_pack(byref(made), block.data_ptr(), size.value, threads or torch.get_num_threads()))
     return block
 
 

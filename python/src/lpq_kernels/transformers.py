@@ -26,17 +26,18 @@ from .modules import Linear
 
 @register_quantization_config("lpq")
 class LpqConfig(QuantizationConfigMixin):
-    """What config.json of an artifact says of it; `check_hashes` compares contents with lpq.json before they are used."""
+    """What config.json of an artifact says of it.
 
-    def __init__(self, quant_method: str = "lpq", check_hashes: bool = False, **facts: Any) -> None:
+    transformers keeps the stored one and drops what is passed to from_pretrained beside it, so it has no options: LPQ_CHECK_HASHES=1 of the
+    environment compares contents with lpq.json before they are used.
+    """
+
+    def __init__(self, quant_method: str = "lpq", **facts: Any) -> None:
+        if "check_hashes" in facts:
+            raise ValueError("LpqConfig has no check_hashes, which transformers would drop: set LPQ_CHECK_HASHES=1 in the environment")
         self.quant_method = quant_method
-        self.check_hashes = check_hashes
         for name, value in facts.items():
             setattr(self, name, value)
-
-    def get_loading_attributes(self) -> dict[str, Any]:
-        """What a config passed to from_pretrained sets over the stored one."""
-        return {"check_hashes": self.check_hashes}
 
 
 class _Place(nn.Module):
@@ -86,7 +87,7 @@ class LpqQuantizer(HfQuantizer):
         if not (directory / "lpq.json").is_file():
             raise ValueError(f"{directory} is no local directory with an lpq.json: download the artifact and name its directory")
         try:
-            return Artifact(directory, check_hashes=self.quantization_config.check_hashes)
+            return Artifact(directory)
         except Error as error:
             raise ValueError(f"{directory} does not open: {error}") from None
 

@@ -1,0 +1,48 @@
+"""A plugin of vLLM, on a CPU: lpq's products under the checkpoints that vLLM loads, and under artifacts of `lpq pack`.
+
+vLLM finds it by its entry point (group `vllm.general_plugins`, name `lpq`); nothing is imported by hand and nothing is patched.
+
+- 4-bit gptq, awq, and compressed-tensors of 2 to 8 bits: `LpqLinearKernel` stands last in vLLM's list of kernels, so it takes what the others
+  refuse; VLLM_DISABLED_KERNELS=CPUWNA16LinearKernel gives it 4 bits, too. Where vLLM has no such kernel for the processor (one without
+  AVX-512), which vLLM finds out when weights are loaded, that is set here.
+- gptq that vLLM's own configuration refuses (2, 3 and 8 bits, zero points, gptq_v2): `LpqGptqConfig` claims it.
+- `quant_method: lpq`: `LpqConfig`.
+"""
+
+from __future__ import annotations
+
+import os
+
+_registered = False
+_FOUR_BITS = "CPUWNA16LinearKernel"
+
+
+def _without_absent_kernels() -> None:
+    """Takes vLLM's 4-bit kernel off its list where the library that it loaded has no such operation."""
+    import torch
+    import vllm._custom_ops  # noqa: F401 - loads that library
+
+    if not hasattr(torch.ops._C, "cpu_gemm_wna16"):
+        named = [name for name in os.environ.get("VLLM_DISABLED_KERNELS", "").split(",") if name and name != _FOUR_BITS]
+        os.environ["VLLM_DISABLED_KERNELS"] = ",".join([*named, _FOUR_BITS])
+
+
+def register() -> None:
+    """Registers all of it with vLLM, once a process. On another platform than the CPU it does nothing."""
+    global _registered
+    from vllm.platforms import PlatformEnum, current_platform
+
+    if _registered or not current_platform.is_cpu():
+        return
+    from vllm.model_executor.kernels.linear import register_linear_kernel
+    from vllm.model_executor.layers.quantization import register_quantization_config
+
+    from .artifacts import LpqConfig
+    from .gptq import LpqGptqConfig
+    from .kernel import LpqLinearKernel
+
+    _without_absent_kernels()
+    register_linear_kernel(LpqLinearKernel, PlatformEnum.CPU, "mp")
+    register_quantization_config(LpqGptqConfig.NAME)(LpqGptqConfig)
+    register_quantization_config(LpqConfig.NAME)(LpqConfig)
+    _registered = True

@@ -1,0 +1,198 @@
+"""`quant_method: lpq`: artifacts of `lpq pack --target sm80, sm86, sm89, sm90, marlin, sparse_marlin, turbomind, tilus`."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from vllm.model_executor.layers.fused_moe import RoutedExperts, UnquantizedFusedMoEMethod
+from vllm.model_executor.layers.linear import LinearBase, LinearMethodBase, UnquantizedLinearMethod
+from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+from vllm.model_executor.models.utils import WeightsMapper
+
+from .. import ops
+from .._library import Error
+from .._threads import spread
+from ..artifact import Artifact, Module
+from .kernel import FLOATS
+
+
+@lru_cache(maxsize=1)
+def _opened(directory: str) -> Artifact:
+    """The artifact, mapped while its modules are packed one after the other. LpqConfig opened it first, and checked what is to be checked."""
+    return Artifact(directory, check_hashes=False)
+
+
+class LpqConfig(QuantizationConfig):
+    """What config.json of an artifact says, and which modules its lpq.json has.
+
+    LPQ_CHECK_HASHES=1 of the environment compares contents with lpq.json first.
+    Raises ValueError, in one sentence, for what does not open or does not fit the model.
+    """
+
+    NAME = "lpq"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = ""
+        self.modules: dict[str, Module] = {}  # by vLLM's names of them
+        self.tensors: set[str] = set()  # the last parts of the names of packed tensors
+
+    def get_name(self) -> str:
+        return self.NAME
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> LpqConfig:
+        return cls()
+
+    def get_supported_act_dtypes(self) -> list[torch.dtype]:
+        return list(FLOATS)
+
+    @classmethod
+    def get_min_capability(cls) -> int:
+        return -1
+
+    @staticmethod
+    def get_config_filenames() -> list[str]:
+        return []
+
+    def maybe_update_config(self, model_name: str, hf_config: Any = None, revision: str | None = None) -> None:
+        """Opens the artifact, which vLLM names here first."""
+        directory = Path(model_name)
+        if not (directory / "lpq.json").is_file():
+            raise ValueError(f"{directory} is no local directory with an lpq.json: download the artifact and name its directory")
+        try:
+            with Artifact(directory) as artifact:
+                self.modules = {module.name: module for module in artifact.modules()}
+                stored = artifact.tensors()
+        except Error as error:
+            raise ValueError(f"{directory} does not open: {error}") from None
+        self.directory = str(directory)
+        for name in stored:
+            module, _, last = name.rpartition(".")
+            if module in self.modules and last != "bias":
+                self.tensors.add(last)
+
+    def apply_vllm_mapper(self, hf_to_vllm_mapper: WeightsMapper) -> None:
+        renamed = {}
+        for name, module in self.modules.items():
+            renamed.update((each, module) for each in hf_to_vllm_mapper.apply_list([name]))
+        self.modules = renamed
+
+    def get_checkpoint_weight_mapper(self) -> WeightsMapper:
+        """Keeps packed tensors from vLLM's loaders: what is packed is read from the artifact itself."""
+        if not self.tensors:
+            return WeightsMapper()
+        last = "|".join(re.escape(name) for name in sorted(self.tensors))
+        return WeightsMapper(orig_to_new_regex={re.compile(rf"\.(?:{last})$"): None} if last else {})
+
+    def parts(self, prefix: str) -> list[Module]:
+        """The modules that vLLM's layer `prefix` is made of, in its order; none where it is not packed."""
+        if prefix in self.modules:
+            return [self.modules[prefix]]
+        parent, _, last = prefix.rpartition(".")
+        names = [f"{parent}.{each}" for each in self.packed_modules_mapping.get(last, [])]
+        found = [self.modules[name] for name in names if name in self.modules]
+        if found and len(found) < len(names):
+            whole = next(name for name in names if name not in self.modules)
+            beside = f"'{whole}' in floats beside packed '{found[0].name}'"
+            raise ValueError(f"'{prefix}' is one layer in vLLM, and the artifact leaves {beside}: quantize both")
+        return found
+
+    def get_quant_method(self, layer: nn.Module, prefix: str) -> Any:
+        if isinstance(layer, RoutedExperts):
+            inside = prefix.rsplit(".", 1)[0] + "."
+            if any(name.startswith(inside) and ".experts." in name for name in self.modules):
+                raise ValueError(f"'{prefix}' has packed experts, for which lpq_kernels has no product in vLLM")
+            return UnquantizedFusedMoEMethod(layer.moe_config)
+        if not isinstance(layer, (LinearBase, ParallelLMHead)):
+            return None
+        parts = self.parts(prefix)
+        if parts:
+            return LpqLinearMethod(self.directory, parts)
+        return UnquantizedLinearMethod() if isinstance(layer, LinearBase) else None
+
+
+class LpqLinearMethod(LinearMethodBase):
+    """y = x W^T by the packed modules that the layer is made of, side by side along its outputs; types may differ.
+
+    With tensor parallelism a rank packs its share of each: of outputs, or of inputs in whole groups.
+    """
+
+    def __init__(self, directory: str, parts: list[Module]) -> None:
+        self.directory, self.parts = directory, parts
+        self.biased = any(part.bias for part in parts)
+
+    def create_weights(
+        self,
+        layer: nn.Module,
+        input_size_per_partition: int,
+        output_partition_sizes: list[int],
+        input_size: int,
+        output_size: int,
+        params_dtype: torch.dtype,
+        **attributes: Any,
+    ) -> None:
+        n = sum(part.n for part in self.parts)
+        # A head has the rows that vLLM pads the vocabulary to; its logits end where the vocabulary does.
+        wanted = layer.org_vocab_size if isinstance(layer, ParallelLMHead) else output_size
+        replicated = getattr(layer, "num_kv_head_replicas", 1)  # of k and v, which output_size counts once a rank
+        if (n != wanted and replicated == 1) or any(part.k != input_size for part in self.parts):
+            got = ", ".join(f"'{part.name}' [{part.n}, {part.k}]" for part in self.parts)
+            raise ValueError(f"config.json makes a layer of [{wanted}, {input_size}] of {got}")
+        if self.biased and getattr(layer, "skip_bias_add", False):
+            raise ValueError(f"the bias of packed module '{self.parts[0].name}' is added by its product, and vLLM adds that of this layer later")
+        rank, self.padded = layer.tp_rank, 0
+        first = rank * input_size_per_partition if input_size_per_partition != input_size else 0
+        self.inputs = (first, first + input_size_per_partition)
+        if layer.tp_size == 1 or input_size_per_partition != input_size:
+            self.pieces = [(part, 0, part.n) for part in self.parts]
+        elif isinstance(layer, ParallelLMHead):
+            (count,), (part,) = output_partition_sizes, self.parts
+            self.pieces = [(part, min(rank * count, part.n - 1), min((rank + 1) * count, part.n))]
+            self.padded = count - (self.pieces[0][2] - self.pieces[0][1])
+        else:
+            self.pieces = self._shares(rank, layer.tp_size, output_partition_sizes)
+
+    def _shares(self, rank: int, ranks: int, sizes: list[int]) -> list[tuple[Module, int, int]]:
+        """The rows of its modules that a rank has, in the layer's order."""
+        if len(self.parts) == len(sizes):
+            found = []
+            for part, size in zip(self.parts, sizes, strict=True):
+                same = max(1, ranks * size // part.n)  # ranks that have the same rows: of k and v, where heads are fewer
+                found.append((part, rank // same * size, (rank // same + 1) * size))
+            return found
+        (whole,) = self.parts  # q, k, v or gate, up that the checkpoint has as one
+        if sum(sizes) == whole.n:
+            return [(whole, 0, whole.n)]
+        if sum(sizes) * ranks != whole.n:
+            raise ValueError(f"packed module '{whole.name}' holds {whole.n} outputs, which {ranks} ranks cannot share: lower --tensor-parallel-size")
+        found, start = [], 0
+        for size in sizes:
+            found.append((whole, start + rank * size, start + (rank + 1) * size))
+            start += size * ranks
+        return found
+
+    def process_weights_after_loading(self, layer: nn.Module) -> None:
+        spread(torch.get_num_threads())
+        for i, (part, first, end) in enumerate(self.pieces):
+            try:
+                artifact = _opened(self.directory)
+                whole = (first, end) == (0, part.n) and self.inputs == (0, part.k)
+                block = ops.pack_module(artifact, part.name) if whole else ops.pack_share(artifact, part.name, n=(first, end), k=self.inputs)
+            except Error as error:
+                raise ValueError(f"{self.directory} does not run here: '{part.name}': {error}") from None
+            layer.register_parameter(f"lpq_block_{i}", nn.Parameter(block, requires_grad=False))
+
+    def apply(self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        k = self.inputs[1] - self.inputs[0]
+        made = [ops.linear(x, getattr(layer, f"lpq_block_{i}"), end - first, k) for i, (_, first, end) in enumerate(self.pieces)]
+        y = made[0] if len(made) == 1 else torch.cat(made, dim=-1)
+        if self.padded:
+            y = nn.functional.pad(y, (0, self.padded))
+        return y if bias is None or self.biased else y + bias

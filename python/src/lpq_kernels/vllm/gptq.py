@@ -1,0 +1,121 @@
+"""GPTQ checkpoints that vLLM's own configuration refuses on a CPU: all but 4 bits without zero points."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import nn
+from vllm.model_executor.layers.fused_moe import RoutedExperts
+from vllm.model_executor.layers.linear import LinearMethodBase
+from vllm.model_executor.layers.quantization.auto_gptq import AutoGPTQConfig
+from vllm.model_executor.layers.quantization.utils.gptq_utils import get_linear_quant_method
+from vllm.model_executor.parameter import ChannelQuantScaleParameter, GroupQuantScaleParameter, PackedColumnParameter, PackedvLLMParameter
+from vllm.scalar_type import scalar_types
+
+from .. import ops
+from .kernel import adopt, product, refusal, rows_first, unpacked
+
+
+class LpqGptqConfig(AutoGPTQConfig):
+    """`quant_method: gptq` of bits and symmetry that AutoGPTQConfig has no type or no kernel for; names, rules and heads are read as there."""
+
+    NAME = "lpq_gptq"
+    TYPE_MAP = {
+        (2, True): scalar_types.uint2b2,
+        (3, True): scalar_types.uint3b4,
+        (4, True): scalar_types.uint4b8,
+        (8, True): scalar_types.uint8b128,
+        (2, False): scalar_types.uint2,
+        (3, False): scalar_types.uint3,
+        (4, False): scalar_types.uint4,
+        (8, False): scalar_types.uint8,
+    }
+
+    def get_name(self) -> str:
+        return self.NAME
+
+    def get_supported_act_dtypes(self) -> list[torch.dtype]:
+        return [torch.float32, torch.half, torch.bfloat16]
+
+    @classmethod
+    def override_quantization_method(cls, hf_quant_cfg: dict[str, Any], user_quant: str | None, hf_config: Any = None) -> str | None:
+        """Claims what AutoGPTQConfig refuses (8 bits only when it asks for Marlin), or what the user asked it for by name."""
+        if str(hf_quant_cfg.get("quant_method", "")).lower() != "gptq" or user_quant not in (None, "gptq", cls.NAME):
+            return None
+        facts = [(hf_quant_cfg.get("bits"), hf_quant_cfg.get("sym"))]
+        for pattern, rule in (hf_quant_cfg.get("dynamic") or {}).items():
+            if not pattern.startswith("-:") and isinstance(rule, dict):
+                facts.append((rule.get("bits", facts[0][0]), rule.get("sym", facts[0][1])))
+        refused = any(fact != (4, True) for fact in facts)
+        known = all(fact in cls.TYPE_MAP for fact in facts)
+        return cls.NAME if user_quant == cls.NAME or (refused and known) else None
+
+    def get_quant_method(self, layer: nn.Module, prefix: str) -> Any:
+        if isinstance(layer, RoutedExperts):
+            raise ValueError(f"'{prefix}' has experts, for which lpq_kernels has no product in vLLM: pack this model for another engine")
+        return get_linear_quant_method(self, layer, prefix, LpqGptqLinearMethod)
+
+
+class LpqGptqLinearMethod(LinearMethodBase):
+    """W = (code - zero) * scale; gptq stores zeros less one (modulo 2^bits), gptq_v2 as they are."""
+
+    def __init__(self, config: LpqGptqConfig) -> None:
+        self.config = config
+        self.less_one = config.full_config.get("checkpoint_format", "gptq") != "gptq_v2"
+
+    def create_weights(
+        self,
+        layer: nn.Module,
+        input_size_per_partition: int,
+        output_partition_sizes: list[int],
+        input_size: int,
+        output_size: int,
+        params_dtype: torch.dtype,
+        **attributes: Any,
+    ) -> None:
+        bits, group = self.config.weight_bits, self.config.group_size
+        k, n = input_size_per_partition, sum(output_partition_sizes)
+        why = refusal(bits, group, params_dtype)
+        if why is None and any(size * bits % 32 for size in (k, *output_partition_sizes)):
+            why = f"a share of [{n}, {k}] does not end where a word of {bits}-bit codes ends: choose another tensor parallel size"
+        if why is None and group != -1 and k % group != 0:
+            why = f"a share of {k} inputs is no whole number of groups of {group}: choose another tensor parallel size"
+        if why is not None:
+            raise ValueError(why)
+        layer.lpq_shape = (n, k)
+        groups, rows = (1 if group == -1 else k // group), Fraction(32, bits)
+        loader = attributes["weight_loader"]
+        qweight = PackedvLLMParameter(
+            data=torch.empty(k * bits // 32, n, dtype=torch.int32), input_dim=0, output_dim=1, packed_dim=0, packed_factor=rows, weight_loader=loader
+        )
+        # Scales stay as exact as they are stored: a model in bf16 would round those in f16.
+        scales = {"data": torch.empty(groups, n, dtype=torch.float32), "output_dim": 1, "weight_loader": loader}
+        zeros = {
+            "data": torch.empty(groups, n * bits // 32, dtype=torch.int32),
+            "output_dim": 1,
+            "packed_dim": 1,
+            "packed_factor": rows,
+            "weight_loader": loader,
+        }
+        layer.register_parameter("qweight", qweight)
+        if group == -1:
+            layer.register_parameter("scales", ChannelQuantScaleParameter(**scales))
+            layer.register_parameter("qzeros", PackedColumnParameter(**zeros))
+        else:
+            layer.register_parameter("scales", GroupQuantScaleParameter(input_dim=0, **scales))
+            layer.register_parameter("qzeros", PackedvLLMParameter(input_dim=0, **zeros))
+
+    def process_weights_after_loading(self, layer: nn.Module) -> None:
+        (n, k), bits, group = layer.lpq_shape, self.config.weight_bits, self.config.group_size
+        zeros = unpacked(layer.qzeros.data, bits, n).t()
+        if self.less_one:
+            zeros = zeros.to(torch.int16) + 1 & (1 << bits) - 1
+        block = ops.pack_codes(
+            f"u{bits}", unpacked(rows_first(layer.qweight), bits, k), rows_first(layer.scales), group=0 if group in (-1, k) else group, zeros=zeros
+        )
+        adopt(layer, block, "qweight", "scales", "qzeros")
+
+    def apply(self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        return product(layer, x, *layer.lpq_shape, bias)

@@ -1,0 +1,164 @@
+/** The table of engines: which directories each is given, and what of its outcomes is compared with lpq's own. */
+
+/** The bundled model, and something beside its tensors. */
+export type EditedModel = 'tiny-llama with biases' | 'tiny-llama with a head';
+
+export interface Format {
+  /** Unique; with the engine's name it is a cell of the table. */
+  readonly name: string;
+  readonly target: string;
+  /** Of `lpq quantize`. */
+  readonly options: readonly string[];
+  /** What it is asked to compute in, where the engine takes no float32 for this format. */
+  readonly dtype?: 'bfloat16';
+  /** tiny-llama unless it says otherwise. */
+  readonly model?: EditedModel | 'tiny-qwen3-moe';
+  /** The directory is damaged after it was packed: cut short, a byte changed, a module of a type that there is none of. */
+  readonly damage?: 'cut' | 'changed' | 'type';
+  /** The engine rounds activations too, which `lpq logits` does not: it only has to run. */
+  readonly rounds?: boolean;
+  /** Part of the tier of every commit. */
+  readonly commit?: boolean;
+}
+
+export interface Engine {
+  readonly name: string;
+  /** Of test/engines. */
+  readonly driver: string;
+  /** Arguments of the driver behind its files. */
+  readonly modules?: readonly string[];
+  /** A folder of build, and the variable that names another Python. */
+  readonly environment: string;
+  readonly variable: string;
+  /** The wheel of python/ is on its path. */
+  readonly plugin: boolean;
+  readonly env?: Readonly<Record<string, string>>;
+  /** What it computes in whatever a format says. */
+  readonly dtype?: 'bfloat16' | 'float32';
+  readonly targets: RegExp;
+  /** Formats whose outcome is that of processors with AVX-512, or of those without: compared on one of the same kind. */
+  readonly ofProcessor?: RegExp;
+}
+
+const RTN = ['--method', 'rtn'];
+// Scales in the model's bf16: vLLM rounds others to it.
+const int = (bits: number, group: number, ...more: string[]) => [
+  ...[...RTN, '--bits', String(bits), '--group-size', String(group), '--scale-dtype', 'bf16'],
+  ...more,
+];
+const [W2, W3, W4, W8] = [int(2, 32), int(3, 64), int(4, 64), int(8, 128)];
+const HEAD = int(4, 64, '--lm-head');
+// A few windows: what matters is that some scales come out negative.
+const GPTQ = [
+  '--method',
+  'gptq',
+  '--bits',
+  '4',
+  '--group-size',
+  '64',
+  '--scale-dtype',
+  'bf16',
+  '--samples',
+  '4',
+  '--seq-len',
+  '128',
+];
+const [W3A, W4A] = [int(3, 64, '--asym'), int(4, 64, '--asym')];
+// Their kernels read f16 scales.
+const F16 = [...RTN, '--bits', '4', '--group-size', '64'];
+const bfloat16 = { dtype: 'bfloat16' } as const;
+
+export const FORMATS: readonly Format[] = [
+  // First: vLLM makes the groups that experts need for the first model of a process only.
+  { name: '3 bits, sm90, experts', target: 'sm90', options: W3, model: 'tiny-qwen3-moe' },
+  { name: '3 bits, gptq, experts', target: 'gptq', options: W3, model: 'tiny-qwen3-moe' },
+  { name: '2 bits, gptq', target: 'gptq', options: W2 },
+  { name: '3 bits, gptq', target: 'gptq', options: W3, commit: true },
+  { name: '4 bits, gptq', target: 'gptq', options: W4, ...bfloat16, commit: true },
+  { name: '8 bits, gptq', target: 'gptq', options: W8, ...bfloat16 },
+  { name: '4 bits with zero points, gptq_v2', target: 'gptq_v2', options: W4A, commit: true },
+  { name: '4 bits, awq', target: 'awq', options: W4, ...bfloat16 },
+  { name: '4 bits with zero points, awq', target: 'awq', options: W4A, ...bfloat16 },
+  { name: '2 bits, compressed-tensors', target: 'compressed-tensors', options: W2, commit: true },
+  { name: '3 bits, compressed-tensors', target: 'compressed-tensors', options: W3 },
+  { name: '3 bits with zero points, compressed-tensors', target: 'compressed-tensors', options: W3A },
+  { name: '4 bits, compressed-tensors', target: 'compressed-tensors', options: W4, commit: true },
+  { name: '8 bits, compressed-tensors', target: 'compressed-tensors', options: W8 },
+  {
+    name: '8-bit weights and activations, compressed-tensors',
+    target: 'compressed-tensors-w8a8',
+    options: [...RTN, '--bits', '8', '--group-size', 'channel', '--scale-dtype', 'bf16'],
+    ...bfloat16,
+    rounds: true,
+  },
+  { name: '3 bits, sm90', target: 'sm90', options: W3, commit: true },
+  { name: '3 bits, sm90, biases', target: 'sm90', options: W3, model: 'tiny-llama with biases' },
+  { name: '3 bits, gptq, biases', target: 'gptq', options: W3, model: 'tiny-llama with biases' },
+  { name: 'floats of 6 bits, sm89', target: 'sm89', options: [...RTN, '--dtype', 'f6e3m2', '--group-size', '128'] },
+  { name: '4 bits, sm80', target: 'sm80', options: W4 },
+  { name: '4 bits, marlin', target: 'marlin', options: F16 },
+  { name: '2 bits, tilus', target: 'tilus', options: W2 },
+  { name: '4 bits, turbomind', target: 'turbomind', options: F16 },
+  { name: '4 bits and the head, gptq', target: 'gptq', options: HEAD, model: 'tiny-llama with a head', ...bfloat16 },
+  { name: '4 bits and the head, awq', target: 'awq', options: HEAD, model: 'tiny-llama with a head', ...bfloat16 },
+  {
+    name: '4 bits and the head, compressed-tensors',
+    target: 'compressed-tensors',
+    options: HEAD,
+    model: 'tiny-llama with a head',
+  },
+  { name: '4 bits and the head, sm90', target: 'sm90', options: HEAD, model: 'tiny-llama with a head' },
+  { name: '4 bits by GPTQ, negative scales, gptq', target: 'gptq', options: GPTQ, ...bfloat16 },
+  { name: '4 bits by GPTQ, negative scales, awq', target: 'awq', options: GPTQ, ...bfloat16 },
+  { name: '4 bits by GPTQ, negative scales, compressed-tensors', target: 'compressed-tensors', options: GPTQ },
+  { name: '3 bits, sm90, cut short', target: 'sm90', options: W3, damage: 'cut', commit: true },
+  {
+    name: '3 bits, sm90, a byte changed, hashes checked',
+    target: 'sm90',
+    options: W3,
+    damage: 'changed',
+    commit: true,
+  },
+  { name: '3 bits, sm90, a type that there is none of', target: 'sm90', options: W3, damage: 'type' },
+];
+
+const OWN = /^(sm\d|marlin|tilus|turbomind)/;
+const vllm = { driver: 'drive_vllm.py', environment: 'engines/vllm', variable: 'LPQ_VLLM_PYTHON' };
+const transformers = {
+  driver: 'drive_transformers.py',
+  environment: 'consumers',
+  variable: 'LPQ_CONSUMERS_PYTHON',
+  dtype: 'float32',
+} as const;
+
+export const ENGINES: readonly Engine[] = [
+  {
+    ...vllm,
+    name: 'vLLM 0.32',
+    plugin: false,
+    dtype: 'bfloat16',
+    targets: /./,
+    ofProcessor: /^4 bits(?!.*gptq_v2).*(gptq|awq|compressed)/,
+  },
+  {
+    ...vllm,
+    name: 'vLLM 0.32 with lpq_kernels',
+    plugin: true,
+    // So that 4 bits run in lpq's kernel, too.
+    env: { VLLM_DISABLED_KERNELS: 'CPUWNA16LinearKernel' },
+    targets: /./,
+  },
+  { ...transformers, name: 'transformers 5.18', plugin: false, targets: /^compressed-tensors/ },
+  {
+    ...transformers,
+    name: 'transformers 5.18 with lpq_kernels',
+    plugin: true,
+    modules: ['lpq_kernels.transformers'],
+    targets: OWN,
+  },
+];
+
+/** What an engine is given. Damage is for those that open lpq's own directories. */
+export function formatsOf(engine: Engine): readonly Format[] {
+  return FORMATS.filter(({ target, damage }) => engine.targets.test(target) && (engine.plugin || !damage));
+}

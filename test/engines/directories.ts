@@ -1,0 +1,93 @@
+import assert from 'node:assert/strict';
+import { cpSync, existsSync, readFileSync, truncateSync, writeFileSync } from 'node:fs';
+import path from 'node:path';
+import { Checkpoint } from '../../formats/safetensors/checkpoint.js';
+import { writeSafetensors } from '../../formats/safetensors/write.js';
+import { typed } from '../../native/binding.js';
+import { lpq, model as tinyLlama } from '../src/cli/lpq.js';
+import type { EditedModel, Format } from './cells.js';
+
+/** The directories that engines are given, by lpq's own commands. */
+
+/** lpq ARGS, which has to succeed. */
+export async function run(...args: string[]): Promise<void> {
+  const ran = await lpq([...args, '--quiet']);
+  assert.equal(ran.code, 0, `lpq ${args.join(' ')}\n${ran.stderr}`);
+}
+
+type Stored = Parameters<typeof writeSafetensors>[1][number];
+
+/** bf16 of (i mod 7 - 3) / 8, exact: on q, k, v and o. Logits without them are far off. */
+function biasOf({ name, shape }: Stored): Stored[] {
+  if (!/self_attn\.[qkvo]_proj\.weight$/.test(name)) return [];
+  const data = Uint16Array.from({ length: shape[0]! }, (_, i) => {
+    const bits = new Uint32Array(Float32Array.of(((i % 7) - 3) / 8).buffer)[0]!;
+    return bits >>> 16;
+  });
+  return [{ name: name.replace(/weight$/, 'bias'), dtype: 'BF16', shape: [data.length], data }];
+}
+
+/** The embedding's numbers as a head of its own. */
+const headOf = (stored: Stored): Stored[] =>
+  stored.name === 'model.embed_tokens.weight' ? [{ ...stored, name: 'lm_head.weight' }] : [];
+
+const EDITS: Readonly<Record<EditedModel, { beside: (stored: Stored) => Stored[]; key: string; value: boolean }>> = {
+  'tiny-llama with biases': { beside: biasOf, key: 'attention_bias', value: true },
+  'tiny-llama with a head': { beside: headOf, key: 'tie_word_embeddings', value: false },
+};
+
+/** The bundled model with further tensors and another value of a key of config.json. */
+async function edited(model: EditedModel, dir: string): Promise<string> {
+  const made = path.join(dir, model.replaceAll(' ', '-'));
+  if (existsSync(made)) return made;
+  cpSync(tinyLlama, made, { recursive: true, filter: (file) => !file.endsWith('.safetensors') });
+  const { beside, key, value } = EDITS[model];
+  const source = Checkpoint.open(tinyLlama);
+  const tensors = [...source.names()].flatMap((name): Stored[] => {
+    const { dtype, shape } = source.spec(name);
+    const stored = { name, dtype, shape: [...shape], data: typed<Uint16Array>(source.tensor(name)).slice() };
+    return [stored, ...beside(stored)];
+  });
+  await writeSafetensors(path.join(made, 'model.safetensors'), tensors);
+  source.close();
+  const config = path.join(made, 'config.json');
+  const text = readFileSync(config, 'utf8');
+  assert.ok(text.includes(`"${key}": ${!value}`), config);
+  writeFileSync(config, text.replace(`"${key}": ${!value}`, `"${key}": ${value}`));
+  return made;
+}
+
+/** The checkpoint that a format starts from; undefined where this machine has none. */
+async function sourceOf(format: Format, dir: string): Promise<string | undefined> {
+  if (format.model === undefined) return tinyLlama;
+  if (format.model !== 'tiny-qwen3-moe') return edited(format.model, dir);
+  const shared = process.env.LPQ_SHARED && path.join(process.env.LPQ_SHARED, 'models', format.model);
+  return shared && existsSync(shared) ? shared : undefined;
+}
+
+function damage(packed: string, how: NonNullable<Format['damage']>): void {
+  const weights = path.join(packed, 'model.safetensors');
+  const bytes = readFileSync(weights);
+  if (how === 'cut') truncateSync(weights, bytes.length - 100);
+  if (how === 'changed') {
+    bytes[bytes.length - 1]! ^= 1;
+    writeFileSync(weights, bytes);
+  }
+  if (how !== 'type') return;
+  const manifest = path.join(packed, 'lpq.json');
+  writeFileSync(manifest, readFileSync(manifest, 'utf8').replaceAll('"type": "i3"', '"type": "q3"'));
+}
+
+/** The directory of a format, made once; undefined where this machine lacks the model. */
+export async function directoryOf(format: Format, dir: string): Promise<string | undefined> {
+  const source = await sourceOf(format, dir);
+  if (!source) return undefined;
+  const named = (name: string) => path.join(dir, name.replace(/[^\w]+/g, '-'));
+  const quantized = named(`${format.model ?? 'tiny'} ${format.options.join(' ')}`);
+  if (!existsSync(quantized)) await run('quantize', source, '-o', quantized, '--no-report', ...format.options);
+  const packed = named(format.name);
+  if (existsSync(packed)) return packed;
+  await run('pack', quantized, '--target', format.target, '-o', packed);
+  if (format.damage) damage(packed, format.damage);
+  return packed;
+}

@@ -1,0 +1,28 @@
+import { ENGINES, FORMATS } from './cells.js';
+import type { Cell } from './run.js';
+
+const [FROM, TO] = ['<!-- table -->', '<!-- end of table -->'];
+
+function told(cell: Cell, notes: string[]): string {
+  if (cell.outcome === 'ran') return `ran, ${cell.off} (${cell.dtype === 'float32' ? 'f32' : 'bf16'})`;
+  if (cell.outcome === 'loader ran') return 'ran';
+  const sentence = cell.avx512 === false ? `${cell.sentence} (on a processor without AVX-512)` : cell.sentence!;
+  if (!notes.includes(sentence)) notes.push(sentence);
+  return `refused ${notes.indexOf(sentence) + 1}`;
+}
+
+/** The page with its table made again: a row a format, a column an engine, sentences of refusals below. */
+export function pageWith(cells: Record<string, Record<string, Cell>>, text: string): string {
+  const notes: string[] = [];
+  const rows = FORMATS.map(({ name }) => {
+    const of = ENGINES.map((engine) => cells[engine.name]?.[name]);
+    return `| ${[name, ...of.map((cell) => (cell ? told(cell, notes) : ''))].join(' | ')} |`;
+  });
+  const head = `| format | ${ENGINES.map(({ name }) => name).join(' | ')} |\n|${'-|'.repeat(ENGINES.length + 1)}`;
+  // Pages wrap at 140 columns; what engines print is cut there.
+  const list = notes.map((sentence, i) => `${i + 1}. \`${sentence.replaceAll('`', "'").slice(0, 130)}\``);
+  const made = [FROM, head, ...rows, '', ...list, TO].join('\n');
+  const [before, after] = [text.indexOf(FROM), text.indexOf(TO)];
+  if (before < 0 || after < before) throw new Error(`the page has no ${FROM} before ${TO}`);
+  return text.slice(0, before) + made + text.slice(after + TO.length);
+}

@@ -1,0 +1,148 @@
+import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
+import path from 'node:path';
+import { execa } from 'execa';
+import { SafetensorsFile } from '../../formats/safetensors/read.js';
+import { writeSafetensors } from '../../formats/safetensors/write.js';
+import { typed } from '../../native/binding.js';
+import { root } from '../src/cli/lpq.js';
+import type { Engine, Format } from './cells.js';
+import { directoryOf, run } from './directories.js';
+
+/** What an engine made of a directory, and, where it ran, the largest difference of a logprob from lpq's. */
+export interface Cell {
+  readonly outcome: 'ran' | 'loader ran' | 'refused';
+  readonly dtype?: string;
+  readonly off?: number;
+  readonly sentence?: string;
+  /** Where it depends on it: whether the processor has AVX-512. */
+  readonly avx512?: boolean;
+}
+
+/** Whether this machine's processor has it. */
+export const AVX512 = /\bavx512f\b/.test(readFileSync('/proc/cpuinfo', 'utf8'));
+
+interface Told {
+  readonly outcome: 'ran' | 'refused';
+  readonly logprobs?: readonly number[];
+  readonly tokens?: readonly number[];
+  readonly sentence?: string;
+}
+
+/** The prompt. */
+export const IDS = Array.from({ length: 32 }, (_, i) => i + 3);
+const TOKENS = 4;
+
+/** The Python of an engine, or why there is none. */
+export function pythonOf(engine: Engine): { python: string } | { skip: string } {
+  const python =
+    process.env[engine.variable] ?? path.join(root, 'build', ...engine.environment.split('/'), 'bin', 'python');
+  if (existsSync(python)) return { python };
+  return { skip: `SKIPPED: no Python for ${engine.name} (node scripts/engines.mjs, or set ${engine.variable})` };
+}
+
+/** lpq's logprob of every token [T, V] of a text, in fp32. */
+export async function logprobsOf(
+  packed: string,
+  ids: readonly number[],
+): Promise<{ rows: Float64Array[]; largest: number }> {
+  const [input, output] = [`${packed}.ids.safetensors`, `${packed}.logits.safetensors`];
+  const data = Int32Array.from(ids);
+  await writeSafetensors(input, [{ name: 'input_ids', dtype: 'I32', shape: [1, ids.length], data }]);
+  await run('logits', packed, '--ids', input, '-o', output);
+  const file = SafetensorsFile.open(output);
+  const logits = typed(file.tensor('logits'));
+  const vocabulary = logits.length / ids.length;
+  let largest = 0;
+  const rows = ids.map((_, t) => {
+    const row = Float64Array.from(logits.subarray(t * vocabulary, (t + 1) * vocabulary));
+    const most = row.reduce((a, b) => Math.max(a, b));
+    largest = Math.max(largest, most, -row.reduce((a, b) => Math.min(a, b)));
+    const sum = row.reduce((total, value) => total + Math.exp(value - most), 0);
+    return row.map((value) => value - most - Math.log(sum));
+  });
+  file.close();
+  return { rows, largest };
+}
+
+/**
+ * How far a logprob may be off. In fp32 both sides sum up to 768 products in another order, 768 * 2^-24 of what a layer adds up, through
+ * four blocks of two residual sums each; twice for either side, and twice because a logprob is a logit less their logarithmic sum.
+ * In bf16 a block rounds what it hands on some eleven times, each by 2^-9 of it at most: 44 independent roundings make sqrt(44) of one, and
+ * four times that is beyond what 31 tokens show.
+ */
+export function boundOf(dtype: string, largest: number): number {
+  return dtype === 'float32' ? 2 * 2 * 4 * 2 * 768 * 2 ** -24 * largest : 2 * 4 * Math.sqrt(44) * 2 ** -9 * largest;
+}
+
+/** A cell of what an engine told; throws where its logprobs or its greedy tokens are not lpq's. */
+async function judged(name: string, format: Format, packed: string, dtype: string, told: Told): Promise<Cell> {
+  if (told.outcome === 'refused') return { outcome: 'refused', sentence: told.sentence! };
+  if (format.rounds) return { outcome: 'loader ran', dtype };
+  const text = [...IDS, ...told.tokens!];
+  const { rows, largest } = await logprobsOf(packed, text);
+  const bound = boundOf(dtype, largest);
+  const off = Math.max(...told.logprobs!.map((value, i) => Math.abs(value - rows[i]![IDS[i + 1]!]!)));
+  assert.ok(off <= bound, `${name}: a logprob is ${off} off, beyond ${bound}`);
+  for (const [i, token] of told.tokens!.entries()) {
+    const row = rows[IDS.length - 1 + i]!;
+    const behind = row.reduce((a, b) => Math.max(a, b)) - row[token]!;
+    assert.ok(behind <= 2 * bound, `${name}: greedy token ${i} is ${token}, ${behind} behind lpq's best`);
+  }
+  return { outcome: 'ran', dtype, off: Number(off.toPrecision(2)) };
+}
+
+/** The wheel of python/, unpacked, so that its entry points are found. */
+export function unpackedWheel(python: string, dir: string): string {
+  const site = path.join(dir, 'site');
+  if (existsSync(site)) return site;
+  const env = { ...process.env, LPQ_PYTHON: python };
+  const built = spawnSync(process.execPath, [path.join(root, 'scripts', 'wheel.mjs'), '-o', dir], { env });
+  assert.equal(built.status, 0, String(built.stderr));
+  const program =
+    'import glob, sys, zipfile\nwheel, = glob.glob(sys.argv[1] + "/*.whl")\nzipfile.ZipFile(wheel).extractall(sys.argv[2])';
+  assert.equal(spawnSync(python, ['-c', program, dir, site]).status, 0);
+  return site;
+}
+
+/** One engine over formats, in one process of its own: format's name -> cell. */
+export async function table(engine: Engine, python: string, formats: readonly Format[], dir: string) {
+  const made: { format: Format; packed: string; dtype: string }[] = [];
+  for (const format of formats) {
+    const packed = await directoryOf(format, dir);
+    if (packed) made.push({ format, packed, dtype: engine.dtype ?? format.dtype ?? 'float32' });
+  }
+  const [cases, results] = [path.join(dir, 'cases.json'), path.join(dir, 'results.json')];
+  writeFileSync(
+    cases,
+    JSON.stringify(
+      made.map(({ format, packed, dtype }) => ({
+        ...{ name: format.name, directory: packed, dtype, ids: IDS, tokens: TOKENS },
+        check: format.damage === 'changed' ? '1' : '0',
+      })),
+    ),
+  );
+  const ran = await execa(
+    python,
+    [path.join(root, 'test', 'engines', engine.driver), cases, results, ...(engine.modules ?? [])],
+    {
+      env: {
+        ...engine.env,
+        PYTHONPATH: engine.plugin ? unpackedWheel(python, dir) : '',
+        LPQ_KERNELS: '',
+        OMP_NUM_THREADS: '1',
+      },
+      reject: false,
+    },
+  );
+  assert.equal(ran.exitCode, 0, ran.stdout.slice(-2000) + ran.stderr.slice(-6000));
+  const told = JSON.parse(readFileSync(results, 'utf8')) as Record<string, Told>;
+  const cells: Record<string, Cell> = {};
+  for (const { format, packed, dtype } of made)
+    cells[format.name] = {
+      ...(await judged(`${engine.name}, ${format.name}`, format, packed, dtype, told[format.name]!)),
+      ...(engine.ofProcessor?.test(format.name) ? { avx512: AVX512 } : {}),
+    };
+  return cells;
+}
