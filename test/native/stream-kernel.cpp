@@ -198,8 +198,17 @@ void width() {
 
 }  // namespace
 
+// Of LPQ_BITS_FROM to LPQ_BITS_TO bits.
+template <int B>
+void widths() {
+  if constexpr (B <= LPQ_BITS_TO) {
+    width<B>();
+    widths<B + 1>();
+  }
+}
+
 int main() {
-  width<1>(), width<2>(), width<3>(), width<4>(), width<5>(), width<6>(), width<7>(), width<8>();
+  widths<LPQ_BITS_FROM>();
   std::printf("%lld products, %lld failures, at most %.2f of the bound\n", checks, failures, worst);
   return failures != 0;
 }

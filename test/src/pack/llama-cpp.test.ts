@@ -10,6 +10,7 @@ import { artifactSource } from '../../../src/artifact/open.js';
 import { openTokenizer } from '../../../src/calibrate/tokenizer.js';
 import { logitsOf } from '../../../src/eval/logits.js';
 import { verifyArtifact } from '../../../src/verify/verify.js';
+import { sampled } from '../../sample.js';
 import { lpq, model, root } from '../cli/lpq.js';
 import { SHARED, writeWidened } from '../model/fixtures.js';
 import { decodeMatrix } from './gguf-blocks.js';
@@ -32,6 +33,7 @@ const TYPES: readonly (readonly [type: string, target: string, quantize: readonl
   ['q5_k', 'gguf-q5_k', ['--bits', '8', '--group-size', '32']],
   ['q6_k', 'gguf-q6_k', ['--bits', '8', '--group-size', '32']],
 ];
+const DRAWN = sampled('types of blocks in llama.cpp', TYPES, 2);
 
 async function run(...args: string[]): Promise<void> {
   const { code, stderr } = await lpq(args);
@@ -110,7 +112,7 @@ const text = readFileSync(path.join(root, 'share', 'text', 'books-valid.txt'), '
 test("llama.cpp's own reader gives every block of ours the value that the tests' decoder gives it", async (t) => {
   const ggml = ggmlBlocks(t, dir);
   if (!ggml) return;
-  for (const [type, target, quantize] of TYPES) {
+  for (const [type, target, quantize] of DRAWN) {
     const file = path.join(await packed(type, target, quantize), 'model.gguf');
     const gguf = GgufFile.open(file);
     const seen = new Set<string>();
@@ -130,7 +132,7 @@ test("our searches leave no more error than llama.cpp's own, without its matrix 
   const ggml = ggmlBlocks(t, dir);
   if (!ggml) return;
   const source = SourceCheckpoint.open(model);
-  for (const [type, target, quantize] of TYPES.filter(([, to]) => to !== 'gguf')) {
+  for (const [type, target, quantize] of DRAWN.filter(([, to]) => to !== 'gguf')) {
     const gguf = GgufFile.open(path.join(await packed(type, target, quantize), 'model.gguf'));
     for (const [name, from] of [
       ['blk.2.ffn_up.weight', 'model.layers.2.mlp.up_proj.weight'],
@@ -156,7 +158,7 @@ test("our searches leave no more error than llama.cpp's own, without its matrix 
 test('llama.cpp loads every type of block and computes what we compute', async (t) => {
   const llama = await openLlama(t);
   if (!llama) return;
-  for (const [type, target, quantize] of TYPES) {
+  for (const [type, target, quantize] of DRAWN) {
     const output = await packed(type, target, quantize);
     const loaded: LlamaModel = await llama.loadModel({ modelPath: path.join(output, 'model.gguf') });
     const ids = loaded.tokenize(text).slice(0, TOKENS);
@@ -179,7 +181,7 @@ test('llama.cpp loads every type of block and computes what we compute', async (
 test('the same file with its blocks decoded to f32 gives our logits in llama.cpp to f32 rounding', async (t) => {
   const llama = await openLlama(t);
   if (!llama) return;
-  for (const [type, target, quantize] of TYPES.filter(
+  for (const [type, target, quantize] of DRAWN.filter(
     ([each]) => each === 'q4_0' || each === 'q5_1' || each === 'q3_k',
   )) {
     const output = await packed(type, target, quantize);
@@ -240,7 +242,7 @@ const KINDS = [
   'qwen3_moe',
 ];
 
-for (const kind of KINDS)
+for (const kind of sampled('kinds of models in llama.cpp', KINDS, 3))
   test(`llama.cpp computes ${kind} as we do`, async (t) => {
     const llama = await openLlama(t);
     if (!llama) return;

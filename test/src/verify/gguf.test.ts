@@ -13,6 +13,7 @@ import { checkContainer } from '../../../src/verify/gguf-container.js';
 import { headerOf } from '../../../src/verify/gguf-header.js';
 import { Recorder } from '../../../src/verify/report.js';
 import { verifyArtifact } from '../../../src/verify/verify.js';
+import { sampled } from '../../sample.js';
 import { lpq, model } from '../cli/lpq.js';
 import { ARCHITECTURES } from '../model/fixtures.js';
 import { type Container, forged, u32 } from './gguf-forge.js';
@@ -71,7 +72,7 @@ test('what was packed is verified, for every target of GGUF', async () => {
   }
 });
 
-for (const [title, message, forgery] of FORGERIES)
+for (const [title, message, forgery] of sampled('forgeries of GGUF', FORGERIES, 2))
   test(`with every hash redone, it is found that ${title}`, async () => {
     for (const { name, quantized } of CASES.slice(0, 2))
       await forged(place(name), forgery, async (dir) => {
@@ -83,7 +84,7 @@ for (const [title, message, forgery] of FORGERIES)
       });
   });
 
-for (const [what, mutate] of Object.entries(MUTATIONS))
+for (const [what, mutate] of sampled('mutations of GGUF', Object.entries(MUTATIONS), 2))
   test(`whatever is changed at random is found: ${what}`, async () => {
     await fc.assert(
       fc.asyncProperty(fc.nat(CASES.length - 1), fc.infiniteStream(fc.nat(2 ** 31 - 1)), async (which, stream) => {

@@ -21,6 +21,7 @@ import {
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, test } from 'node:test';
+import { sampled } from '../../../sample.js';
 import { events, lpq, model, root, scratch } from '../lpq.js';
 
 const KILLS = Number(process.env.LPQ_KILLS ?? 8);
@@ -78,10 +79,11 @@ async function stopped(output: string, args: readonly string[], blocks = 1): Pro
   assert.equal(code, null, `the run was not killed: ${stderr}`);
 }
 
-for (const [name, args] of [
+const METHODS = [
   ['gptq', GPTQ],
   ['rtn', RTN],
-] as const)
+] as const;
+for (const [name, args] of sampled('killed runs', METHODS, 2))
   test(`${name}: however often it is killed, a resumed run gives the bytes of an undisturbed one`, async (t) => {
     const dir = scratch(t);
     const began = performance.now();
