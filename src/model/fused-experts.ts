@@ -1,11 +1,12 @@
 import { allocate, createRuntime, type NativeRuntime, type Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
-import type { Architecture, FusedExpertsTable } from './architecture.js';
+import type { Architecture } from './architecture.js';
 import { knownArchitecture } from './architectures/index.js';
 import { asNamed } from './named.js';
 import { settingsOf } from './settings.js';
 import type { KvForm, MixedWeight, WeightSource } from './source.js';
+import type { FusedExpertsTable } from './tables/experts.js';
 
 /** Where one expert's matrix [N, K] or bias [N] lies in the tensor of all experts. */
 export interface Slice {

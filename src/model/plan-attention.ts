@@ -1,9 +1,11 @@
-import type { Architecture, AttentionTable, HeadNormTable, RopeTable, WindowTable } from './architecture.js';
+import type { Architecture } from './architecture.js';
 import { type Config, positive, settingNumber } from './config.js';
 import type { BranchPlan, LinearPlan, NormMaker, NormPlan, RopePlan } from './plan.js';
 import { blockIndexer, type IndexerPlan } from './plan-indexer.js';
 import { attentionSizes, sharingOf } from './plan-sharing.js';
 import { ropeParameters, ropeSpec } from './rope.js';
+import type { AttentionTable, HeadNormTable, WindowTable } from './tables/attention.js';
+import type { RopeTable } from './tables/rope.js';
 
 /** Grouped-query attention of one block. */
 export interface AttentionPlan extends BranchPlan {

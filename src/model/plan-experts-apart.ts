@@ -1,5 +1,5 @@
-import type { ExpertsTable } from './architecture.js';
 import type { NormMaker, NormPlan } from './plan.js';
+import type { ExpertsTable } from './tables/experts.js';
 
 /** Experts and the MLP beside them as two branches with norms of their own; the norm of the mixture is the MLP's. */
 export interface ExpertsApartPlan {

@@ -1,7 +1,7 @@
-import type { ExpertsTable, SharedExpertTable } from './architecture.js';
 import { type Config, keyOf, positive, settingNumber } from './config.js';
 import type { Activation, LinearPlan, NormPlan } from './plan.js';
 import type { ExpertsApartPlan } from './plan-experts-apart.js';
+import type { ExpertsTable, SharedExpertTable } from './tables/experts.js';
 
 /** What follows gate and up: act(gate) * up, limited or not, act(up), or GPT-OSS's clamped gate. */
 export type GatePlan =

@@ -1,9 +1,9 @@
-import type { MlaTable } from './architecture.js';
 import type { Config } from './config.js';
 import type { BranchPlan, LinearPlan, NormMaker, NormPlan } from './plan.js';
 import type { BlockParts } from './plan-attention.js';
 import { type IndexerPlan, latentIndexer, type SharedIndexerPlan } from './plan-indexer.js';
 import { type RopeSpec, ropeSpec } from './rope.js';
+import type { MlaTable } from './tables/mla.js';
 
 /** Multi-head latent attention of one block, in numbers and full names; MlaTable says what it is. */
 export interface MlaPlan extends BranchPlan {

@@ -1,10 +1,10 @@
 import type { ActivationName } from '../../native/ops.js';
-import type { MlpTable } from './architecture.js';
 import { type Config, positive } from './config.js';
 import { normalQuantile } from './normal.js';
 import type { BranchPlan, LinearPlan } from './plan.js';
 import type { BlockParts } from './plan-attention.js';
 import { countAt } from './plan-experts.js';
+import type { MlpTable } from './tables/mlp.js';
 
 export type Activation = ActivationName;
 

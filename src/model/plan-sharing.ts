@@ -1,5 +1,5 @@
-import type { AttentionTable } from './architecture.js';
 import { type Config, settingNumber } from './config.js';
+import type { AttentionTable } from './tables/attention.js';
 
 /** Whose keys and values a block reads, and whether others read its own (AttentionPlan). */
 export interface Sharing {

@@ -1,4 +1,4 @@
-import type { Architecture, MlpTable, SingleBranch } from './architecture.js';
+import type { Architecture } from './architecture.js';
 import { type Config, keyOf, positive, type Setting, settingNumber } from './config.js';
 import { mixerPlanner, type RecurrentPlan } from './mixers/plan.js';
 import type { RecurrentTable } from './mixers/table.js';
@@ -14,6 +14,8 @@ import { type PerLayerEnd, type PerLayerPlan, perLayerEnd, perLayerPlan } from '
 import { readsAnother } from './plan-sharing.js';
 import type { RopeSpec } from './rope.js';
 import { settingsOf } from './settings.js';
+import type { MlpTable } from './tables/mlp.js';
+import type { SingleBranch } from './tables/names.js';
 
 export type { AttentionPlan } from './plan-attention.js';
 export type { Activation, FusedMlpPlan, GatedMlpPlan, MlpPlan, PlainMlpPlan } from './plan-mlp.js';

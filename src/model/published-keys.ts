@@ -1,5 +1,5 @@
-import type { PublishedKeys } from './architecture.js';
 import { Config } from './config.js';
+import type { PublishedKeys } from './tables/names.js';
 
 const MOST_BLOCKS = 4096;
 

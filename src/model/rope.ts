@@ -1,5 +1,5 @@
-import type { RopeTable } from './architecture.js';
 import { Config, positive, settingNumber } from './config.js';
+import type { RopeTable } from './tables/rope.js';
 
 /** Rotary positions, resolved: how angles depend on position. Frequencies scale per the kind. */
 export interface RopeSpec {

@@ -1,4 +1,5 @@
-import type { Architecture, ExpertsTable } from '../architecture.js';
+import type { Architecture } from '../architecture.js';
+import type { ExpertsTable } from '../tables/experts.js';
 import { llama } from './llama.js';
 
 /** Sigmoid shares, experts chosen in groups with a bias; shared experts beside them. */

@@ -1,5 +1,6 @@
-import type { Architecture, MlaTable } from '../architecture.js';
+import type { Architecture } from '../architecture.js';
 import { INDEXERS_STAY, type IndexerTable } from '../plan-indexer.js';
+import type { MlaTable } from '../tables/mla.js';
 import { deepseekExperts, deepseekV3 } from './deepseek_v3.js';
 
 const indexer: IndexerTable = {

@@ -1,4 +1,5 @@
-import type { Architecture, ExpertsTable } from '../architecture.js';
+import type { Architecture } from '../architecture.js';
+import type { ExpertsTable } from '../tables/experts.js';
 import { deepseekExperts, deepseekV3 } from './deepseek_v3.js';
 import { llama } from './llama.js';
 

@@ -1,5 +1,6 @@
-import type { Architecture, GatedMlpTable } from '../architecture.js';
+import type { Architecture } from '../architecture.js';
 import { CONVOLUTIONS_STAY } from '../mixers/table.js';
+import type { GatedMlpTable } from '../tables/mlp.js';
 import { llama } from './llama.js';
 
 const mlp: GatedMlpTable = {

@@ -1,5 +1,6 @@
-import type { Architecture, ClampTable } from '../architecture.js';
+import type { Architecture } from '../architecture.js';
 import { INDEXERS_STAY } from '../plan-indexer.js';
+import type { ClampTable } from '../tables/mlp.js';
 import { llama } from './llama.js';
 
 const gate: ClampTable = {

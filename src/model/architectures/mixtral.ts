@@ -1,4 +1,5 @@
-import type { Architecture, ExpertsTable } from '../architecture.js';
+import type { Architecture } from '../architecture.js';
+import type { ExpertsTable } from '../tables/experts.js';
 import { mistral } from './mistral.js';
 
 /** The best experts, whose shares are a softmax among them. */

@@ -1,4 +1,5 @@
-import type { Architecture, NameVariant } from '../architecture.js';
+import type { Architecture } from '../architecture.js';
+import type { NameVariant } from '../tables/names.js';
 import { deepseekV3, kimiK2 } from './deepseek_v3.js';
 import { gemma3Text } from './gemma3.js';
 import { gemma3nText } from './gemma3n.js';

@@ -1,4 +1,5 @@
-import type { Architecture, ExpertsTable } from '../architecture.js';
+import type { Architecture } from '../architecture.js';
+import type { ExpertsTable } from '../tables/experts.js';
 import { llama } from './llama.js';
 import { qwen3 } from './qwen3.js';
 
