@@ -1,10 +1,12 @@
 import { createHash } from 'node:crypto';
 import type { NativeRuntime } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
+import type { FoldReader, FoldSite } from '../model/fold-axes.js';
 import { foldRewrite, permuted, refusedSites, scaleRewrite, type TensorRewrite } from '../model/folded.js';
-import { type FoldReader, type FoldSite, foldSites, scaleSites } from '../model/folds.js';
+import { foldSites } from '../model/folds.js';
 import { planSource } from '../model/graph.js';
 import type { ModelGraph } from '../model/program.js';
+import { scaleSites } from '../model/scale-sites.js';
 import type { ActivationForm, WeightSource } from '../model/source.js';
 import type { QuantScheme } from '../quantize/scheme.js';
 import { disposeFeeds, type ObservedFeed, observeFeeds } from './observe.js';

@@ -1,5 +1,5 @@
 import { fromTyped, type Tensor, typed } from '../../native/binding.js';
-import type { ScaleSite } from '../model/folds.js';
+import type { ScaleSite } from '../model/scale-sites.js';
 import type { ObservedFeed } from './observe.js';
 import { importanceOf, type Reading } from './search.js';
 

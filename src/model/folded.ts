@@ -1,9 +1,10 @@
 import { allocate, type Tensor, typed } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
-import type { FoldSite, ScaleSite } from './folds.js';
+import type { FoldSite } from './fold-axes.js';
 import { expertSource } from './fused-experts.js';
 import { unusedTensors } from './graph.js';
 import type { ModelGraph } from './program.js';
+import type { ScaleSite } from './scale-sites.js';
 import type { WeightSource } from './source.js';
 
 /** Changes a tensor on its way out of a checkpoint: a new one, or the same. `stored`: as the checkpoint has it, [K, N] for a Conv1D. */
