@@ -1,10 +1,11 @@
 import { chartSvg, LEFT, line, logScale, RIGHT, TOP } from '../chart.js';
 
-/** A product's time beside cuBLAS's, both in microseconds, for `m` tokens. */
+/** A product's time beside cuBLAS's and another library's, in microseconds, for `m` tokens. */
 export interface SweepPoint {
   readonly m: number;
   readonly us: number;
   readonly cublasUs: number;
+  readonly peer?: { readonly name: string; readonly us: number };
 }
 
 /** Times above, how many times faster than cuBLAS below. */
@@ -19,7 +20,7 @@ export function sweepSvg(title: string, subtitle: string, sweep: readonly SweepP
   const tokens = points.map(({ m }) => m);
   const x = logScale(Math.min(...tokens), Math.max(...tokens), LEFT, RIGHT);
   const powers = Array.from({ length: 24 }, (_, i) => 2 ** i).filter((m) => m >= x.low && m <= x.high);
-  const times = points.flatMap(({ us, cublasUs }) => [us, cublasUs]);
+  const times = points.flatMap(({ us, cublasUs, peer }) => [us, cublasUs, ...(peer ? [peer.us] : [])]);
   const top = Math.max(1.2, Math.ceil(Math.max(...points.map(({ us, cublasUs }) => cublasUs / us)) * 5) / 5);
   const step = top > 2 ? 0.5 : 0.2;
   const ticks = Array.from({ length: Math.floor(top / step + 1e-9) + 1 }, (_, i) => Number((i * step).toFixed(1)));
@@ -28,11 +29,14 @@ export function sweepSvg(title: string, subtitle: string, sweep: readonly SweepP
     ...{ style, joined: true },
     points: points.map((point) => ({ x: point.m, y: of(point)[0], title: of(point)[1] })),
   });
+  const peers = points.flatMap(({ m, peer }) =>
+    peer ? [{ x: m, y: peer.us, title: `${peer.name} M=${m}: ${peer.us.toFixed(1)} µs` }] : [],
+  );
   return chartSvg({
     ...{ title, subtitle, xLabel: 'tokens (M)', xText: String },
     css: [
-      '.least{stroke-dasharray:5 4}.ours polyline{stroke:#1f5fbf}.ours circle{fill:#1f5fbf}.cublas polyline{stroke:#d1661d}.cublas circle{fill:#d1661d}',
-      '.ours polyline{stroke:#7db2ff}.ours circle{fill:#7db2ff}.cublas polyline{stroke:#f59a5c}.cublas circle{fill:#f59a5c}',
+      '.least{stroke-dasharray:5 4}.ours polyline{stroke:#1f5fbf}.ours circle{fill:#1f5fbf}.cublas polyline{stroke:#d1661d}.cublas circle{fill:#d1661d}.peer polyline{stroke:#7a7a7a}.peer circle{fill:#7a7a7a}',
+      '.ours polyline{stroke:#7db2ff}.ours circle{fill:#7db2ff}.cublas polyline{stroke:#f59a5c}.cublas circle{fill:#f59a5c}.peer polyline{stroke:#a8a8a8}.peer circle{fill:#a8a8a8}',
     ],
     x: Object.assign((value: number) => x(value), { low: x.low, high: x.high, ticks: powers }),
     panels: [
@@ -40,6 +44,7 @@ export function sweepSvg(title: string, subtitle: string, sweep: readonly SweepP
         ...{ ...TIMES, label: 'µs', y: logScale(Math.min(...times), Math.max(...times), TIMES.bottom, TIMES.top) },
         series: [
           series('cublas', (p) => [p.cublasUs, `cuBLAS M=${p.m}: ${p.cublasUs.toFixed(1)} µs`]),
+          ...(peers.length > 0 ? [{ style: 'peer', joined: true, points: peers }] : []),
           series('ours', (p) => [p.us, `M=${p.m}: ${p.us.toFixed(1)} µs`]),
         ],
       },
@@ -54,6 +59,7 @@ export function sweepSvg(title: string, subtitle: string, sweep: readonly SweepP
     legend: [
       ['ours', 'lpq'],
       ['cublas', 'cuBLAS fp16'],
+      ...(peers.length > 0 ? ([['peer', 'best other']] as const) : []),
     ],
   });
 }

@@ -36,8 +36,15 @@ test('a sweep stands alone, knows both themes, and keeps its marks inside', () =
   );
 });
 
-test('docs/internals/kernels/kernels-sweep.svg is what scripts/plot-sweep.mjs draws of the committed timings', async () => {
+test("another library's times are a line of their own, where there are some", () => {
+  const svg = sweepSvg('t', 's', [...POINTS, { m: 16, us: 20, cublasUs: 36, peer: { name: 'other', us: 21 } }], 0.8);
+  assert.match(svg, />other M=16: 21\.0 µs</);
+  assert.match(svg, />best other</);
+  assert.ok(!sweepSvg('t', 's', POINTS, 0.8).includes('best other'));
+});
+
+test('the plots of docs/ are what scripts/plot-sweep.mjs draws of the committed timings', async () => {
   const script = pathToFileURL(path.join(ROOT, 'scripts/plot-sweep.mjs')).href;
-  const { file, svg } = ((await import(script)) as { sweepPlot(): { file: string; svg: string } }).sweepPlot();
-  assert.equal(readFileSync(file, 'utf8'), svg);
+  const { sweepPlots } = (await import(script)) as { sweepPlots(): { file: string; svg: string }[] };
+  for (const { file, svg } of sweepPlots()) assert.equal(readFileSync(file, 'utf8'), svg);
 });
