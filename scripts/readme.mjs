@@ -55,6 +55,23 @@ const ROWS = [
       ]);
     },
   },
+  {
+    file: '2026-11-25-h100-kernels-clusters.json',
+    machine: 'NVIDIA H100',
+    rows({ rows }) {
+      const table = rows.filter((row) => row.type === 'u4' && row.x === 'f16' && row.peer_us);
+      const shapes = new Set(table.map((row) => row.KxN));
+      const mean = (m, of) => {
+        const values = table.filter((row) => row.m === m).map((row) => Math.log(row[of] / row.us));
+        return Math.exp(values.reduce((sum, value) => sum + value, 0) / values.length).toFixed(2);
+      };
+      return [16, 64, 128].map((m) => [
+        `products of 4-bit weights, ${m} tokens, ${shapes.size} shapes, times faster than cuBLAS fp16`,
+        mean(m, 'cublas_us'),
+        `${(mean(m, 'cublas_us') / mean(m, 'peer_us')).toFixed(2)}: the best of CUTLASS, Machete and Marlin`,
+      ]);
+    },
+  },
 ];
 
 /** The table, from the files that are there. */
