@@ -34,8 +34,9 @@ export class Findings {
     this.list.push({ check, severity, message, ...facts });
   }
 
-  /** A designed error as a problem. */
+  /** A designed error as a problem. One that another check ran into is told there; this check did not take place. */
   error(check: CheckName, { message, got, expected, hint }: LpqError): void {
+    if (this.list.some((told) => told.message === message)) return;
     this.add(check, 'problem', message, {
       ...(got !== undefined && { got }),
       ...(expected !== undefined && { expected }),
