@@ -1,4 +1,5 @@
 import type { Architecture } from '../architecture.js';
+import { MAMBA2 } from '../mixers/mamba-keys.js';
 import { CONVOLUTIONS_STAY, STATES_STAY } from '../mixers/table.js';
 import { llama } from './llama.js';
 
@@ -21,24 +22,8 @@ export const falconH1: Architecture = {
     blocks: { beside: true, type: [], attention: [] },
     names: { norm: 'input_layernorm' },
     mixer: {
-      kind: 'mamba2',
-      names: {
-        input: 'mamba.in_proj',
-        conv: 'mamba.conv1d',
-        rate: 'mamba.A_log',
-        bias: 'mamba.dt_bias',
-        skip: 'mamba.D',
-        norm: 'mamba.norm',
-        output: 'mamba.out_proj',
-      },
-      heads: ['mamba_n_heads'],
-      headDim: ['mamba_d_head'],
-      groups: ['mamba_n_groups'],
+      ...MAMBA2,
       channels: ['mamba_d_ssm'],
-      size: ['mamba_d_state'],
-      taps: { keys: ['mamba_d_conv'], otherwise: 4 },
-      expand: { keys: ['mamba_expand'], otherwise: 2 },
-      convBias: { keys: ['mamba_conv_bias'], otherwise: true },
       bias: { input: false, output: { keys: ['projectors_bias'], otherwise: false } },
       limit: { list: 'time_step_limit' },
       norm: {

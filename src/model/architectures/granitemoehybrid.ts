@@ -1,4 +1,5 @@
 import type { Architecture } from '../architecture.js';
+import { MAMBA2 } from '../mixers/mamba-keys.js';
 import { CONVOLUTIONS_STAY, STATES_STAY } from '../mixers/table.js';
 import { graniteMoe } from './granitemoe.js';
 
@@ -14,23 +15,7 @@ export const graniteMoeHybrid: Architecture = {
     blocks: { type: ['mamba', 'linear_attention'], attention: ['attention', 'full_attention'], stated: true },
     names: { norm: 'input_layernorm' },
     mixer: {
-      kind: 'mamba2',
-      names: {
-        input: 'mamba.in_proj',
-        conv: 'mamba.conv1d',
-        rate: 'mamba.A_log',
-        bias: 'mamba.dt_bias',
-        skip: 'mamba.D',
-        norm: 'mamba.norm',
-        output: 'mamba.out_proj',
-      },
-      heads: ['mamba_n_heads'],
-      headDim: ['mamba_d_head'],
-      groups: ['mamba_n_groups'],
-      size: ['mamba_d_state'],
-      taps: { keys: ['mamba_d_conv'], otherwise: 4 },
-      expand: { keys: ['mamba_expand'], otherwise: 2 },
-      convBias: { keys: ['mamba_conv_bias'], otherwise: true },
+      ...MAMBA2,
       bias: {
         input: { keys: ['mamba_proj_bias'], otherwise: false },
         output: { keys: ['mamba_proj_bias'], otherwise: false },
