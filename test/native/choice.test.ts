@@ -28,7 +28,7 @@ test('few tokens stream on Hopper, and older devices run mma.sync', () => {
   assert.deepEqual(kernels(u4(16, 4096, 4096, { device: 'a100' })), ['lpq_gemm_int4_f16_t2']);
   assert.deepEqual(kernels(u4(16, 4096, 4096, { device: 'rtx4090', activations: 'bf16' })), ['lpq_gemm_int4_bf16_t2']);
   assert.deepEqual(kernels(u4(512, 4096, 4096)), ['lpq_gemm_int4_f16_c16x1x1']);
-  assert.deepEqual(kernels(u4(512, 4096, 4096, { type: 'u6', zero: 32 })), ['lpq_gemm_int6_f16_c16x1x1']);
+  assert.deepEqual(kernels(u4(512, 8192, 28672, { type: 'u6', zero: 32 })), ['lpq_gemm_int6_f16_c32x1x1']);
   assert.deepEqual(kernels(u4(100, 4096, 4096, { layout: 'marlin', device: 'a100' })), ['lpq_marlin_u4_f16_t8']);
 });
 
