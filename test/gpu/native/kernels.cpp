@@ -178,6 +178,10 @@ bool scaled_kernel(Device& d, const Type& t, DType dtype) {
                                        (dtype == DType::f16 ? "_f16_c16x2x1" : "_bf16_c16x2x1"));
 }
 
+// Tokens of a tile and packed blocks of a strip: the forms of the kernel of scaled weights.
+constexpr std::pair<int, int> kForms[] = {{128, 8}, {256, 4}, {32, 8},  {64, 8},  {96, 8}, {32, 4},
+                                          {64, 4},  {96, 4},  {128, 4}, {160, 4}, {192, 4}};
+
 // Whether the operation, asked for no kernel, multiplies with rounded weights (families/scaled.cpp).
 bool rounds_unasked(Device& d, const Type& t, const Case& c) {
   if (d.backend().exec().device().arch != 90 || !scaled_kernel(d, t, c.dtype)) return false;
@@ -210,8 +214,8 @@ double check(Device& d, const Type& t, const Case& c, const Weights& w, std::str
   const double offset = !integer || c.dtype == DType::f16 ? 0 : t.type.bits == 8 ? -128 : 128;
   const double u = unit(c.dtype);
   const bool scaled = forced == "scaled" || (forced.empty() && rounds_unasked(d, t, c)), bf16 = c.dtype == DType::bf16;
-  // Up to 32 tokens the wide kernel may run instead, whose sums are of larger terms.
-  const bool apart = !scaled || (forced.empty() && c.m <= 32);
+  // Up to 32 tokens of 4-bit integers the wide kernel may run instead, whose sums are of larger terms.
+  const bool apart = !scaled || (forced.empty() && integer && t.type.bits == 4 && c.m <= 32);
   const double roundings = 1.02 * (c.zeros == 0 && c.zero == std::floor(c.zero) ? 1 : bf16 ? 3 : c.zeros == 2 ? 2 : 1);
   std::atomic<double> worst{0};
   std::mutex lock;
@@ -451,17 +455,7 @@ int main(int argc, char** argv) {
         // more.
         int number_of_case = 0;
         const bool every_form = integer && t.type.bits == 4;
-        for (const auto& [tokens, width] : {std::pair{128, 8},
-                                            {256, 4},
-                                            {32, 8},
-                                            {64, 8},
-                                            {96, 8},
-                                            {32, 4},
-                                            {64, 4},
-                                            {96, 4},
-                                            {128, 4},
-                                            {160, 4},
-                                            {192, 4}})
+        for (const auto& [tokens, width] : kForms)
           for (int blocks : {1, 2, 3, 5, 7, 11, 22, 60, 132})
             for (int64_t m : {17, 128, 133, 300, 1100}) {
               const int turn = number_of_case++;
@@ -475,17 +469,7 @@ int main(int argc, char** argv) {
               one(t, c, w);
             }
         // Clusters of every number of blocks, as far as their sums fit.
-        for (const auto& [tokens, width] : {std::pair{128, 8},
-                                            {256, 4},
-                                            {32, 8},
-                                            {64, 8},
-                                            {96, 8},
-                                            {32, 4},
-                                            {64, 4},
-                                            {96, 4},
-                                            {128, 4},
-                                            {160, 4},
-                                            {192, 4}})
+        for (const auto& [tokens, width] : kForms)
           for (int cluster : {2, 3, 4, 5, 6, 7, 8}) {
             const int turn = number_of_case++;
             const bool every = integer && t.type.bits == 4;

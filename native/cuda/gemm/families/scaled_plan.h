@@ -51,7 +51,7 @@ inline int64_t scaled_stage_bytes(const GemmPackedArgs& a, int width, int bits) 
 }
 
 // Of the forms that `has` knows and the ways to cut the work, the one that should end first. The constants, nanoseconds
-// of an H100, were fitted to timings of every form and cut on 39 shapes and 17 to 1024 tokens
+// of an H100, were fitted to timings of every form and cut on 37 shapes and 17 to 1024 tokens
 // (docs/internals/kernels/scaled.md says how far the choice is from the best on others). A launch that leaves half of
 // the device's places empty begins sooner, beside the end of the one before. To share an item costs: to meet, for each
 // that is waited for, and to write sums (by 128 KB) and read those of the others that a block adds up; in a cluster, by
