@@ -15,7 +15,7 @@ const pointOf = (row) => ({
 /** The files in docs/, and what they should hold. */
 export function sweepPlots() {
   const old = resultOf('2026-11-22-h200-kernels-scaled.json');
-  const { rows } = resultOf('2026-11-25-h100-kernels-clusters.json');
+  const { rows } = resultOf('2026-11-25-h100-kernels-in-turns.json');
   const one = rows.filter((row) => row.KxN === '8192x28672' && row.type === 'u4' && row.x === 'f16');
   return [
     {

@@ -56,7 +56,7 @@ const ROWS = [
     },
   },
   {
-    file: '2026-11-25-h100-kernels-clusters.json',
+    file: '2026-11-25-h100-kernels-in-turns.json',
     machine: 'NVIDIA H100',
     rows({ rows }) {
       const table = rows.filter((row) => row.type === 'u4' && row.x === 'f16' && row.peer_us);

@@ -2,7 +2,7 @@
 // docs/internals/kernels/stream.md, u4 g128, with cuBLAS f16), types (all types at 8192x57344, M = 16), groups, tune
 // (cuts of the work), stream (the streaming kernel's cuts) and stream-types (its types; --few: some of them), wide-tune
 // and wide-types (the wide kernel's), wide-profile, profile, and those of bench_layouts.h, bench_sparse.h,
-// bench_large.h and bench_cuts.h. Default: table types.
+// bench_large.h, bench_cuts.h and bench_points.h. Default: table types.
 //
 // Weights rotate among copies that together exceed the L2 cache eight times. One CUDA graph holds all launches of a
 // case; its replays are timed with events, the median of nine is kept. The device's copy bandwidth (bytes read and
@@ -262,6 +262,7 @@ Shape shape_of(const std::string& text) {
 #include "bench_cuts.h"
 #include "bench_large.h"
 #include "bench_layouts.h"
+#include "bench_points.h"
 #include "bench_sparse.h"
 
 }  // namespace
@@ -286,6 +287,7 @@ int main(int argc, char** argv) try {
     if (set.rfind("sparse", 0) == 0) bench_sparse(b, set, copy);
     if (set.rfind("large", 0) == 0) bench_large(b, set);
     if (set == "cuts") bench_cuts(b);
+    if (set == "points") bench_points(b);
     if (set == "table") {
       double product[2][4] = {{1, 1, 1, 1}, {1, 1, 1, 1}};
       std::printf("%-14s %4s %9s %6s %9s %6s %9s %6s\n", "K x N", "M", "us", "copy", "marlin", "x", "cublas", "x");

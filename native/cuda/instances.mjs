@@ -69,10 +69,11 @@ const split = [7, 8].map((bits) => ({
 /** Many tokens by wgmma: c without zero points, z with; tiles of 8 tokens, 16-row halves a warp, pairs of warpgroups. */
 const scaled = codesAndActivations.map(({ kind, bits, dtype, bf16 }) => {
   const int4 = kind === 'int' && bits === 4;
+  const few = kind === 'int' && bits >= 2 && bits <= 4; // their casts fit beside more tiles
   const tiles = [
     ['c', 16, 2, 1],
-    ...(int4 ? [4, 8, 12] : [4, 8]).map((count) => ['c', count, 1, 2]),
-    ...(int4 ? [4, 8, 12, 16, 20, 24].map((count) => ['c', count, 1, 1]) : []),
+    ...(few ? [4, 8, 12] : [4, 8]).map((count) => ['c', count, 1, 2]),
+    ...(few ? [4, 8, 12, 16, 20, 24].map((count) => ['c', count, 1, 1]) : []),
     ['c', 32, 1, 1],
     ...(kind === 'int' ? [['z', 16, 2, 1]] : []),
     ...(int4 ? [...[4, 8, 12].map((count) => ['z', count, 1, 2]), ['z', 32, 1, 1]] : []),

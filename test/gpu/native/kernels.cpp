@@ -454,7 +454,7 @@ int main(int argc, char** argv) {
         // Every form that there is, whole items and those that blocks share, evenly and not, in rings of two stages and
         // more.
         int number_of_case = 0;
-        const bool every_form = integer && t.type.bits == 4;
+        const bool every_form = integer && t.type.bits >= 2 && t.type.bits <= 4;
         for (const auto& [tokens, width] : kForms)
           for (int blocks : {1, 2, 3, 5, 7, 11, 22, 60, 132})
             for (int64_t m : {17, 128, 133, 300, 1100}) {
@@ -472,7 +472,7 @@ int main(int argc, char** argv) {
         for (const auto& [tokens, width] : kForms)
           for (int cluster : {2, 3, 4, 5, 6, 7, 8}) {
             const int turn = number_of_case++;
-            const bool every = integer && t.type.bits == 4;
+            const bool every = integer && t.type.bits >= 2 && t.type.bits <= 4;
             if ((!every && (tokens == 96 || (width == 4 && tokens != 256))) ||
                 (quick && turn % 3 != number_of_type % 3) || cluster > (c.k + 127) / 128)
               continue;
