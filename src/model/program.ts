@@ -131,6 +131,8 @@ export interface Block {
   /** Full names of every weight the block needs, and the shapes the architecture demands. */
   readonly tensors: ReadonlyMap<string, readonly number[]>;
   readonly stages: readonly Stage[];
+  /** Of multi-token prediction: it goes on from the final states, and the head does not read what it makes. */
+  readonly predicts?: true;
 }
 
 /** The graph of a model; it holds no weights but the few that head() and embed() need. */

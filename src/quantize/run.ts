@@ -15,7 +15,7 @@ import { type Calibration, calibrationRecord } from '../calibrate/text.js';
 import { tell } from '../core/activity.js';
 import { LpqError } from '../core/error.js';
 import type { TensorRewrite } from '../model/folded.js';
-import { openModel, unusedTensors } from '../model/graph.js';
+import { openBlocks, unusedTensors } from '../model/graph.js';
 import type { Block, ModelGraph, Stage } from '../model/program.js';
 import type { ActivationForm, KvForm } from '../model/source.js';
 import type { BlockContext } from './blocks.js';
@@ -54,6 +54,8 @@ export interface QuantizeRequest {
   readonly kv?: KvForm;
   /** Also quantize lm_head, where it is not tied to the embedding. */
   readonly lmHead: boolean;
+  /** Also quantize layers of multi-token prediction. */
+  readonly mtp?: boolean;
   /** Recorded in the provenance, as the user gave them. */
   readonly options: Readonly<Record<string, unknown>>;
   readonly version: string;
@@ -100,7 +102,7 @@ export async function quantizeCheckpoint(
   let kept: KeptModules | undefined;
   try {
     const source = new SourceView(checkpoint, request.rewrite);
-    const graph = openModel(source);
+    const graph = openBlocks(source, request.mtp);
     requireExperts(graph, request);
     if (request.redo) kept = KeptModules.open(request.redo, source, request.lmHead ? undefined : graph.head.name);
     const keptNames = [...(kept?.schemes.keys() ?? [])];

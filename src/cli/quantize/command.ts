@@ -16,7 +16,7 @@ import { line } from '../terminal/terminal.js';
 import { bytes, duration } from '../terminal/units.js';
 import { calibrate, openStatistics, saveStatistics } from './calibration.js';
 import type { Deployment } from './deployment.js';
-import { TEXT_FIELDS } from './fields.js';
+import { PREDICTION_FIELD, TEXT_FIELDS } from './fields.js';
 import { declare, deviceFor, kvOptions, methodOptions } from './method.js';
 import { methodOf, methodThat } from './methods.js';
 import {
@@ -36,7 +36,7 @@ export function quantizeCommand(program: Command, run: Run): Command {
     .argument('<model>', 'directory of the checkpoint, a .gguf file, or ORG/NAME[@REVISION] of the Hugging Face Hub')
     .option('-o, --output <dir>', 'directory to make (may be left out with --save-stats)');
   return computeOptions(
-    engineOptions(declare(kvOptions(methodOptions(command)), TEXT_FIELDS))
+    engineOptions(declare(kvOptions(methodOptions(command)), [...TEXT_FIELDS, PREDICTION_FIELD]))
       .option(
         '--calib <file[:weight]>',
         'calibration text: .txt, or .jsonl with {"text": ...} or {"messages": ...}; several with weights (default: bundled books)',
@@ -172,13 +172,13 @@ async function checkPlan(
 ): Promise<void> {
   const { SourceCheckpoint } = await import('../../../formats/canonical/source.js');
   const { openOrPlan } = await import('../../quantize/planned-source.js');
-  const { openModel } = await import('../../model/graph.js');
+  const { openBlocks } = await import('../../model/graph.js');
   const { plannedModules, planQuantization } = await import('../../quantize/plan.js');
   const { requireStatistics } = await import('../../quantize/from-statistics.js');
   const { schemesFrom } = await import('./schemes.js');
   const checkpoint = dryRun ? openOrPlan(source) : SourceCheckpoint.open(source);
   try {
-    const graph = openModel(checkpoint);
+    const graph = openBlocks(checkpoint, settings.mtp);
     const request = { ...schemesFrom(settings, rules), lmHead: settings.lmHead, ...(redo && { redo }) };
     const method = methodOf(settings);
     const plan = withGroups(method, () => planQuantization(graph, request));

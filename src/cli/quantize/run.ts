@@ -30,7 +30,7 @@ export async function quantizeInto(
   const { backendOf } = await import('../../quantize/identity.js');
   const { schemesFrom } = await import('./schemes.js');
   const { settings, source, output } = options;
-  const { scheme, rules } = schemesFrom(settings, options.rules);
+  const schemes = schemesFrom(settings, options.rules);
   const started = performance.now();
   const method = methodOf(settings);
   const quantizer = await method.quantizer(settings);
@@ -46,7 +46,7 @@ export async function quantizeInto(
   }
   if (calibration && options.saveStats !== undefined) clock?.enter('statistics');
   if (calibration && options.saveStats !== undefined) await saveStatistics(options, calibration, rts, run);
-  const request = { source, scheme, rules, lmHead: settings.lmHead };
+  const request = { source, ...schemes, lmHead: settings.lmHead };
   if (method.prepare) clock?.enter('activations');
   const { more, kv } = await withSource(source, async (opened) => ({
     more: await prepared(opened, request, { settings, quantizer, calibration }, rts, run),
