@@ -46,7 +46,7 @@ function following(rt: NativeRuntime, batch: TokenBatch): Following {
 }
 
 /** The state that enters the layer's block. `state` stays as it is. */
-function entered(rt: NativeRuntime, weights: BlockWeights, plan: PredictionPlan, state: BlockState): BlockState {
+export function entered(rt: NativeRuntime, weights: BlockWeights, plan: PredictionPlan, state: BlockState): BlockState {
   const { embedding, embeddingNorm, hiddenNorm, projection, before } = plan;
   const { batch, rows } = following(rt, state.batch as TokenBatch);
   const { tokens } = batch;
