@@ -34,6 +34,10 @@ export const CODES = {
   LPQ_HOST_MEMORY: row(3, 'There is not enough host memory to keep what does not fit on the device.'),
   LPQ_HUB_ACCESS: row(3, 'The Hub does not give out a model: it is gated or private, or the token is wrong.'),
   LPQ_HUB_CHECKSUM: row(4, 'A downloaded file is not what the Hub says it is; nothing of it is kept.'),
+  LPQ_HUB_CONFLICT: row(
+    3,
+    'A repository of the Hub holds other weights, or was changed meanwhile: nothing was pushed.',
+  ),
   LPQ_HUB_CUT_OFF: row(3, 'The connection to the Hub broke off again and again.'),
   LPQ_HUB_NOT_FOUND: row(4, 'The Hub has no such model, revision or file, or the model has no safetensors.'),
   LPQ_HUB_OFFLINE: row(3, 'HF_HUB_OFFLINE is set, and the cache does not hold the whole model.'),

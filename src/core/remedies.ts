@@ -29,6 +29,7 @@ export const REMEDIES: Readonly<Record<ErrorCode, string>> = {
   LPQ_HOST_MEMORY: 'Raise `--vram-limit` or `ulimit -l`, or use fewer or shorter calibration sequences.',
   LPQ_HUB_ACCESS: 'Ask for access on the page of the model, and set `HF_TOKEN`; check the spelling.',
   LPQ_HUB_CHECKSUM: 'Run the command again; if it happens twice, look at the proxy or at `HF_ENDPOINT`.',
+  LPQ_HUB_CONFLICT: 'Push to another name, or look at what was committed and run the command again.',
   LPQ_HUB_CUT_OFF: 'Run the command again: it goes on from what is downloaded.',
   LPQ_HUB_NOT_FOUND: 'Check the spelling of ORG/NAME and of the revision.',
   LPQ_HUB_OFFLINE: 'Download it once with `HF_HUB_OFFLINE=0`, or set `HF_HUB_CACHE` to where it is.',

@@ -159,6 +159,7 @@ export async function packDirectory(
       },
       onOutput: (output) => registerOutput(output, run),
       ...(engine && {
+        serve: [engine.serve('DIR')],
         onComplete: (packed) => prove({ packed, quantized: dir, source: options.source }, runtime, run),
       }),
       onModule: (row, done) => {
