@@ -10,6 +10,9 @@ import { foreignSettings, READ_METHODS } from '../foreign/settings.js';
 import { fusedNames } from '../fp8-block/fused.js';
 import { ggufFiles } from '../gguf/source/directory.js';
 import { GgufTensors } from '../gguf/source/tensors.js';
+import { Adapter } from '../lora/adapter.js';
+import { mergeOf } from '../lora/directory.js';
+import { LoraTensors } from '../lora/tensors.js';
 import { Checkpoint, readConfig } from '../safetensors/checkpoint.js';
 import { withoutBareFloats } from '../safetensors/python-floats.js';
 import type { TensorReader } from '../safetensors/read.js';
@@ -32,10 +35,10 @@ export class SourceCheckpoint {
     readonly weights: SourceTensors,
   ) {}
 
-  /** Throws LPQ_FILE, LPQ_CONFIG, LPQ_SAFETENSORS, LPQ_SAFETENSORS_INDEX, LPQ_FOREIGN; of weights in GGUF LPQ_GGUF, LPQ_ARCH_UNKNOWN. */
+  /** Throws LPQ_FILE, LPQ_CONFIG, LPQ_SAFETENSORS, LPQ_SAFETENSORS_INDEX, LPQ_FOREIGN, LPQ_LORA; of weights in GGUF LPQ_GGUF, LPQ_ARCH_UNKNOWN. */
   static open(dir: string): SourceCheckpoint {
     const gguf = ggufFiles(dir);
-    if (gguf) return new SourceCheckpoint(dir, readConfig(dir), GgufTensors.open(gguf));
+    if (gguf) return new SourceCheckpoint(dir, readConfig(dir), withMerge(dir, GgufTensors.open(gguf)));
     const weights = Checkpoint.open(dir);
     try {
       const config = weights.config();
@@ -44,7 +47,10 @@ export class SourceCheckpoint {
       return new SourceCheckpoint(
         dir,
         config,
-        published ? new FloatView(weights, found.method, foreignContext(dir, weights, config, found)) : weights,
+        withMerge(
+          dir,
+          published ? new FloatView(weights, found.method, foreignContext(dir, weights, config, found)) : weights,
+        ),
       );
     } catch (error) {
       weights.close();
@@ -79,6 +85,18 @@ export class SourceCheckpoint {
 
   close(): void {
     this.weights.close();
+  }
+}
+
+/** With the adapter that is merged into it, where there is one. Closes the tensors where that fails. Throws LPQ_LORA. */
+function withMerge(dir: string, weights: SourceTensors): SourceTensors {
+  const merge = mergeOf(dir);
+  if (!merge) return weights;
+  try {
+    return new LoraTensors(weights, Adapter.open(merge.adapter, weights, merge));
+  } catch (error) {
+    weights.close();
+    throw error;
   }
 }
 

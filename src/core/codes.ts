@@ -51,6 +51,7 @@ export const CODES = {
   LPQ_JOURNAL: row(4, 'The journal of a stopped run is malformed.'),
   LPQ_KERNEL_TUNING: row(4, 'Stored settings of kernels are malformed, or of another device, driver or version.'),
   LPQ_LAYOUT: row(4, 'A layout was declared or combined wrongly.'),
+  LPQ_LORA: row(4, 'An adapter of --lora is no plain LoRA, or does not fit the model.'),
   LPQ_MEMORY: row(3, 'There is not enough memory.'),
   LPQ_MODULE_NUMERICS: row(4, 'A tensor, or the activations of a module, hold NaN or infinity.'),
   LPQ_NATIVE_MISSING: row(3, 'The native addon was not built or cannot be loaded.'),

@@ -43,6 +43,7 @@ export const REMEDIES: Readonly<Record<ErrorCode, string>> = {
   LPQ_JOURNAL: 'Discard the partial output with `--restart`.',
   LPQ_KERNEL_TUNING: 'Tune on this machine: `lpq bench kernels --device cuda --tune`.',
   LPQ_LAYOUT: 'Correct the declaration of the layout (for those who add one).',
+  LPQ_LORA: 'Give the model that the adapter was trained on, or merge the adapter with PEFT.',
   LPQ_MEMORY: 'Use fewer or shorter calibration sequences, or a larger machine.',
   LPQ_MODULE_NUMERICS: '`lpq inspect DIR --check` names the tensors; fetch the checkpoint again.',
   LPQ_NATIVE_MISSING: '`npm run build:native`, on this machine.',

@@ -21,6 +21,7 @@ export interface QuantizeFlags extends ComputeOptions, MethodFlags, EngineFlags 
   readonly stats?: string;
   readonly pack?: string;
   readonly keepQuantized?: string;
+  readonly lora?: string;
   readonly dryRun?: boolean;
   readonly resume?: boolean;
   readonly restart?: boolean;
@@ -37,6 +38,8 @@ export interface QuantizeFlags extends ComputeOptions, MethodFlags, EngineFlags 
 
 /** A checked command: everything the runner needs. */
 export interface QuantizeOptions extends CalibrationOptions {
+  /** The adapter that is merged into the source, as it is recorded. */
+  readonly lora?: { readonly name: string; readonly sha256: string };
   readonly output: string;
   readonly rules: readonly RecipeRule[];
   readonly packTarget: string | undefined;
