@@ -3,10 +3,11 @@ import path from 'node:path';
 import { createRuntime, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import { LpqError } from '../../src/core/error.js';
 import { readRegularText } from '../directory/read-file.js';
+import { allowsRequantizing, DecodedTensors } from '../foreign/decoded.js';
 import { FloatView } from '../foreign/floats.js';
 import { hashedCanonical, openForeign } from '../foreign/open.js';
 import { foreignContext } from '../foreign/read.js';
-import { foreignSettings, READ_METHODS } from '../foreign/settings.js';
+import { type ForeignSettings, foreignSettings, READ_METHODS } from '../foreign/settings.js';
 import { fusedNames } from '../fp8-block/fused.js';
 import { ggufFiles } from '../gguf/source/directory.js';
 import { GgufTensors } from '../gguf/source/tensors.js';
@@ -43,15 +44,7 @@ export class SourceCheckpoint {
     try {
       const config = weights.config();
       const found = foreignSettings(dir, config);
-      const published = found && found.unpublished === undefined;
-      return new SourceCheckpoint(
-        dir,
-        config,
-        withMerge(
-          dir,
-          published ? new FloatView(weights, found.method, foreignContext(dir, weights, config, found)) : weights,
-        ),
-      );
+      return new SourceCheckpoint(dir, config, withMerge(dir, floatsOf(dir, weights, config, found)));
     } catch (error) {
       weights.close();
       throw error;
@@ -86,6 +79,19 @@ export class SourceCheckpoint {
   close(): void {
     this.weights.close();
   }
+}
+
+/** What is quantized as floats, where it is published so or may be quantized again; else the file's own tensors. */
+function floatsOf(
+  dir: string,
+  weights: Checkpoint,
+  config: Readonly<Record<string, unknown>>,
+  found: ForeignSettings | undefined,
+): SourceTensors {
+  if (!found) return weights;
+  const context = () => foreignContext(dir, weights, config, found);
+  if (found.unpublished === undefined) return new FloatView(weights, found.method, context());
+  return allowsRequantizing(dir) ? new DecodedTensors(weights, found.method, context()) : weights;
 }
 
 /** With the adapter that is merged into it, where there is one. Closes the tensors where that fails. Throws LPQ_LORA. */

@@ -19,6 +19,9 @@ export interface ForeignSettings {
   readonly unpublished: string | undefined;
 }
 
+/** Files beside config.json that state a quantization. */
+export const SETTINGS_FILES: readonly string[] = ['quantize_config.json', 'quant_config.json', 'hf_quant_config.json'];
+
 /** Methods that lpq reads module by module. */
 export const READ_METHODS: readonly string[] = [
   'gptq',

@@ -10,7 +10,12 @@ import type { Adapter, Edit } from './adapter.js';
 import { badAdapter } from './config.js';
 import { NARROW } from './narrow.js';
 
-type BaseReader = TensorReader & { fingerprint(): string; close(): void };
+type BaseReader = TensorReader & {
+  fingerprint(): string;
+  close(): void;
+  readonly bits?: number;
+  decodedNames?(): Iterable<string>;
+};
 const FLOATS = ['F32', 'F16', 'BF16'];
 
 /**
@@ -61,6 +66,15 @@ export class LoraTensors implements TensorReader {
     const bad = values.findIndex((value) => !Number.isFinite(value));
     if (bad >= 0) badAdapter(this.adapter.dir, `'${name}' has ${values[bad]} after it`, { got: `element ${bad}` });
     return stored(native, this.shape(name), values);
+  }
+
+  /** Of a base that is published, or was quantized, in low bits: of its codes, and which tensors were decoded from them. */
+  get bits(): number {
+    return this.base.bits ?? 16;
+  }
+
+  decodedNames(): Iterable<string> {
+    return this.base.decodedNames?.() ?? [];
   }
 
   advise(name: string, advice: 'willneed' | 'dontneed'): void {

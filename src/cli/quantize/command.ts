@@ -44,6 +44,7 @@ export function quantizeCommand(program: Command, run: Run): Command {
       .option('--stats <dir>', 'quantize with saved statistics: no calibration text, no forward pass')
       .option('--recipe <file>', 'YAML or JSON with defaults for these options and rules for modules (docs/recipes.md)')
       .option('--lora <dir>', 'merge a LoRA of PEFT first: a directory, or ORG/NAME of the Hub')
+      .option('--requantize', 'take a model that GPTQ, AWQ or another tool quantized, whose wider weights are lost')
       .option('--keep-quantized <dir>', 'with --for: keep the quantized checkpoint, too')
       .option('--pack <target>', 'also pack the result, into OUT-TARGET')
       .option(
@@ -83,7 +84,7 @@ async function quantize(given: string, flags: QuantizeFlags, run: Run): Promise<
   const { saveStats, partial } = checked;
   if (saveStats !== undefined && partial !== 'resume') refuseExisting(saveStats);
   if (checked.output === undefined) {
-    const { source } = await (await import('./source.js')).openedSource(given, flags.lora, [saveStats], run);
+    const { source } = await (await import('./source.js')).openedSource(given, flags, [saveStats], run);
     return saveStatisticsOnly({ ...checked, source }, flags, run);
   }
   const { packTarget, output } = checked;
@@ -96,7 +97,7 @@ async function quantize(given: string, flags: QuantizeFlags, run: Run): Promise<
   if (packTarget !== undefined && !flags.dryRun) (await import('../../pack/targets/index.js')).packTarget(packTarget);
   // What is wrong with the command is told before anything is downloaded.
   const makes = [output, packed, saveStats];
-  const found = await (await import('./source.js')).openedSource(given, flags.lora, makes, run);
+  const found = await (await import('./source.js')).openedSource(given, flags, makes, run);
   let options: QuantizeOptions = { ...checked, ...found };
   for (const made of makes)
     for (const read of [options.stats, options.redo?.from])
@@ -191,7 +192,7 @@ async function checkPlan(
     const { bits, modules } = (await import('../../quantize/requantized.js')).requantized(checkpoint, plan);
     if (modules.length > 0)
       run.report.warn(
-        `${counted(modules.length, 'module')} of ${source} are published in ${bits} bits and nothing wider: quantizing them again loses a second time (lpq pack takes their codes as they are)`,
+        `${counted(modules.length, 'module')} of ${source} are there in ${bits} bits and nothing wider: quantizing them again loses a second time (lpq pack takes their codes as they are)`,
         { modules },
       );
     (await import('../options/kv.js')).kvOf(settings, checkpoint);

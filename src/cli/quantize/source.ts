@@ -1,9 +1,10 @@
 import path from 'node:path';
+import { LpqError } from '../../core/error.js';
 import { counted } from '../../core/words.js';
 import { modelDirectory } from '../options/hub.js';
-import { requireKind } from '../options/sources.js';
+import { isReadableForeign, requireDirectory, requireKind } from '../options/sources.js';
 import type { Run } from '../run.js';
-import type { QuantizeOptions } from './options.js';
+import type { QuantizeFlags, QuantizeOptions } from './options.js';
 
 /**
  * The directory of the model, and where an adapter is merged into it one that stands for both. `makes`: what the command will write,
@@ -11,22 +12,36 @@ import type { QuantizeOptions } from './options.js';
  */
 export async function openedSource(
   given: string,
-  lora: string | undefined,
+  { lora, requantize }: Pick<QuantizeFlags, 'lora' | 'requantize'>,
   makes: readonly (string | undefined)[],
   run: Run,
-): Promise<Pick<QuantizeOptions, 'source' | 'lora'>> {
+): Promise<Pick<QuantizeOptions, 'source' | 'lora' | 'requantize'>> {
   const { refuseInside } = await import('../../../formats/directory/place.js');
   const source = await modelDirectory(given, run, { events: true });
-  await requireKind(source, 'source');
+  if (requantize) await allowAgain(source);
+  else await requireKind(source, 'source');
   const adapter = lora === undefined ? undefined : await modelDirectory(lora, run, { events: true });
   for (const made of makes)
     for (const read of [source, adapter]) if (made !== undefined && read !== undefined) refuseInside(made, read);
-  return adapter === undefined ? { source } : merged(source, given, adapter, run);
+  const found = adapter === undefined ? { source } : await merged(source, given, adapter, run);
+  return { ...found, ...(requantize && { requantize }) };
+}
+
+/** Throws LPQ_USAGE for a model whose own weights are there, LPQ_CONFIG for what lpq does not read. */
+async function allowAgain(source: string): Promise<void> {
+  const { isSource } = await import('../../../formats/canonical/source.js');
+  const { allowRequantizing } = await import('../../../formats/foreign/decoded.js');
+  requireDirectory(source);
+  if (isSource(source))
+    throw new LpqError('LPQ_USAGE', `--requantize has no effect on ${source}, which is read without it`);
+  if (!(await isReadableForeign(source))) return requireKind(source, 'source');
+  allowRequantizing(source);
 }
 
 async function merged(source: string, given: string, adapter: string, run: Run) {
   const { loraDirectory } = await import('../../../formats/lora/directory.js');
   const { readAdapterConfig } = await import('../../../formats/lora/config.js');
+  const { allowRequantizing, allowsRequantizing } = await import('../../../formats/foreign/decoded.js');
   const { Adapter } = await import('../../../formats/lora/adapter.js');
   const { hashFile } = await import('../../../formats/artifact/write.js');
   const { SourceCheckpoint } = await import('../../../formats/canonical/source.js');
@@ -53,6 +68,7 @@ async function merged(source: string, given: string, adapter: string, run: Run) 
       `merging ${adapter} into ${counted(opened.edits.size, 'tensor')}`,
     );
     const dir = loraDirectory(source, merge);
+    if (allowsRequantizing(source)) allowRequantizing(dir);
     run.report.standsFor(dir, given);
     const sha256 = await hashFile(path.join(adapter, 'adapter_model.safetensors'));
     return { source: dir, lora: { name: directoryOrigin(adapter).name, sha256 } };
