@@ -140,13 +140,14 @@ async function mergeArtifact(output: OutputDirectory, open: readonly Open[], eve
       owner.set(name, from);
     }
   const carried = carriedOf(open);
-  const { config, manifest } = (open[0] as Open).shard as Extract<ShardManifest, { of: 'artifact' }>;
+  const { config, card, manifest } = (open[0] as Open).shard as Extract<ShardManifest, { of: 'artifact' }>;
   const plan = {
     target: manifest.target,
     ...(manifest.kv && { kv: manifest.kv }),
     modules,
     carried: carried.map(({ spec }) => spec),
     config,
+    card,
   };
   const writer = await ArtifactWriter.create(output, plan);
   try {

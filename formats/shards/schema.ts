@@ -4,6 +4,7 @@ import { z } from 'zod';
 import { LpqError, notTaken } from '../../src/core/error.js';
 import { artifactSchema, packedModuleSchema } from '../artifact/schema.js';
 import { canonicalSchema } from '../canonical/schema.js';
+import { cardFactsSchema } from '../card/card.js';
 import { readRegularText } from '../directory/read-file.js';
 
 /** One process's part of the work, of `count`: index 0 to count - 1. */
@@ -34,6 +35,7 @@ export const shardSchema = z.discriminatedUnion('of', [
     ...part,
     of: z.literal('artifact'),
     config: z.string(),
+    card: cardFactsSchema,
     manifest: artifactSchema.pick({ target: true, kv: true, carried: true, provenance: true }).extend({
       modules: z.record(z.string(), packedModuleSchema),
     }),

@@ -11,6 +11,7 @@ import { inspectCommand } from './inspect/command.js';
 import { logitsCommand } from './logits/command.js';
 import { mergeCommand } from './merge/command.js';
 import { describeTargets, packCommand } from './pack/command.js';
+import { pushCommand } from './push/command.js';
 import { quantizeCommand } from './quantize/command.js';
 import { reportCommand } from './report/command.js';
 import { commonOptions, type Run } from './run.js';
@@ -25,6 +26,7 @@ const COMMANDS = [
   quantizeCommand,
   packCommand,
   mergeCommand,
+  pushCommand,
   verifyCommand,
   evalCommand,
   generateCommand,

@@ -21,6 +21,7 @@ export function gptqTarget(
     name: layout.name,
     describe,
     byName: true,
+    serve: ['vllm serve DIR', 'transformers serve DIR'],
     limits,
     left: 'dense',
     choose: (moduleName, module, facts) => firstFit([layout], moduleName, module, facts),

@@ -7,6 +7,7 @@ import { type CanonicalPlan, CanonicalWriter, plannedShards } from '../../format
 import { directoryOrigin } from '../../formats/directory/origin.js';
 import { OutputDirectory } from '../../formats/directory/output-directory.js';
 import type { PartialMode } from '../../formats/directory/partial.js';
+import { SETTINGS_FILES } from '../../formats/foreign/settings.js';
 import { readConfigText } from '../../formats/safetensors/checkpoint.js';
 import { SHARD_FILE, type Shard, type ShardManifest } from '../../formats/shards/schema.js';
 import type { SavedStatistics } from '../../formats/statistics/read.js';
@@ -138,7 +139,7 @@ export async function quantizeCheckpoint(
     try {
       const before = earlierRun(output, identity);
       if (before) await output.removeAllBut(plannedShards(canonical));
-      await timed(events, 'write', () => output.carryFrom(request.source));
+      await timed(events, 'write', () => output.carryFrom(request.source, { except: SETTINGS_FILES }));
       const writer = await CanonicalWriter.create(output, canonical, { partial: true });
       let log: RunLog | undefined;
       let progress: Progress | undefined;

@@ -157,7 +157,7 @@ async function withSource<T>(dir: string, work: (source: SourceCheckpoint) => Pr
 }
 
 /** What goes into the checkpoint's provenance: what the bytes depend on, no paths, devices or threads. */
-function recorded({ settings, rules, stats, redo }: QuantizeOptions): Record<string, unknown> {
+function recorded({ settings, rules, stats, redo, lora, requantize }: QuantizeOptions): Record<string, unknown> {
   const { needs } = methodOf(settings);
   // A text that nobody read, or that was read before, is no setting of this run; as tokenizers begin texts is no choice.
   const read = needs !== 'weights' && stats === undefined;
@@ -167,6 +167,8 @@ function recorded({ settings, rules, stats, redo }: QuantizeOptions): Record<str
   );
   return {
     ...Object.fromEntries(kept),
+    ...(lora && { lora }),
+    ...(requantize && { requantize }),
     ...(redo && { redo: redo.match.source }),
     ...recordedRules(rules),
   };

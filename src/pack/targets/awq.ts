@@ -13,6 +13,7 @@ function awqTarget(granularity?: string): PackTarget {
   return layoutTarget({
     name: 'awq',
     byName: true,
+    serve: ['vllm serve DIR', 'transformers serve DIR'],
     describe: 'AWQ (GEMM) tensors for transformers, vLLM and others: 4 bits, symmetric or not, f16 scales',
     limits: [NO_EXPERTS, HALF_SCALES],
     left: 'dense',

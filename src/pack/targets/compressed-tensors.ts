@@ -27,6 +27,7 @@ function compressedTarget(
     name,
     describe,
     byName: true,
+    serve: ['vllm serve DIR', 'transformers serve DIR'],
     limits: [...COMPRESSED, ...ofLayouts, ...limits],
     left: 'dense',
 

@@ -166,7 +166,7 @@ test('Kimi K2.5 as it is published: inspect, verify, doctor by its own spelling 
   assert.equal(again.code, 0, again.stderr);
   assert.match(
     again.stderr,
-    /9 modules of .* are published in 4 bits and nothing wider: quantizing them again loses a second time/,
+    /9 modules of .* are there in 4 bits and nothing wider: quantizing them again loses a second time/,
   );
   const recipe = path.join(dir, 'recipe.json');
   writeFileSync(recipe, JSON.stringify({ rules: [{ match: 'experts\\.\\d', skip: true }] }));
