@@ -9,7 +9,7 @@ import { OutputDirectory } from '../../formats/directory/output-directory.js';
 import { withSettings } from '../../formats/foreign/settings.js';
 import { readConfigText } from '../../formats/safetensors/checkpoint.js';
 import type { WriterOptions } from '../../formats/safetensors/write.js';
-import { SHARD_FILE, type Shard } from '../../formats/shards/schema.js';
+import { SHARD_FILE, type Shard } from '../../formats/shards/shard.js';
 import { LpqError } from '../core/error.js';
 import { allPacked, type PackRuntime } from '../layout/engine.js';
 import { declaration } from './declaration.js';
