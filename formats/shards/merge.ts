@@ -7,7 +7,8 @@ import { type ModuleDeclaration, moduleTensors } from '../canonical/tensors.js';
 import { CanonicalWriter, type ModuleData } from '../canonical/write.js';
 import { OutputDirectory } from '../directory/output-directory.js';
 import { Checkpoint } from '../safetensors/checkpoint.js';
-import { findShards, SHARD_FILE, type ShardManifest } from './schema.js';
+import { findShards, type ShardManifest } from './schema.js';
+import { SHARD_FILE } from './shard.js';
 
 /** A shard's tensors, mapped. */
 interface Open {

@@ -1,5 +1,5 @@
 import type { Command } from 'commander';
-import { parseShard, type Shard, shardPath } from '../../../formats/shards/schema.js';
+import { parseShard, type Shard, shardPath } from '../../../formats/shards/shard.js';
 import { LpqError } from '../../core/error.js';
 import { counted } from '../../core/words.js';
 import type { Engine } from '../../engines/engine.js';

@@ -1,5 +1,5 @@
 import type { Command } from 'commander';
-import { parseShard } from '../../../formats/shards/schema.js';
+import { parseShard } from '../../../formats/shards/shard.js';
 import type { SavedStatistics } from '../../../formats/statistics/read.js';
 import type { NativeRuntime } from '../../../native/binding.js';
 import { LpqError } from '../../core/error.js';

@@ -1,5 +1,5 @@
 import type { PartialMode } from '../../../formats/directory/partial.js';
-import { type Shard, shardPath } from '../../../formats/shards/schema.js';
+import { type Shard, shardPath } from '../../../formats/shards/shard.js';
 import type { WeightedFile } from '../../calibrate/mix.js';
 import { LpqError } from '../../core/error.js';
 import type { Method } from '../../quantize/method.js';
