@@ -58,6 +58,32 @@ export const backwardOps = {
     p: { act: ActivationName },
   ) => rt.enqueue('gated_activation_backward', [t.gate, t.up, t.dy], [out.dgate, out.dup], p),
 
+  /** Of whole sequences; dx has the columns of x. */
+  shortConvBackward: (
+    rt: NativeRuntime,
+    t: { x: Tensor; weight: Tensor; bias?: Tensor | undefined; starts: Tensor; dy: Tensor },
+    dx: Tensor,
+    p: { act: 'none' | 'silu'; first?: number; times?: number; gate?: number },
+  ) =>
+    rt.enqueue('short_conv_backward', [t.x, t.weight, ...(t.bias ? [t.bias] : []), t.starts, t.dy], [dx], {
+      ...p,
+      biased: t.bias ? 1 : 0,
+    }),
+
+  /** Of whole sequences. */
+  gatedDeltaBackward: (
+    rt: NativeRuntime,
+    t: Record<'q' | 'k' | 'v' | 'decay' | 'beta' | 'rate' | 'bias' | 'starts' | 'dy', Tensor>,
+    out: Record<'dq' | 'dk' | 'dv' | 'ddecay' | 'dbeta', Tensor>,
+    p: { heads: number; keyHeads: number; keyDim: number; valueDim: number; strength?: number },
+  ) =>
+    rt.enqueue(
+      'gated_delta_backward',
+      [t.q, t.k, t.v, t.decay, t.beta, t.rate, t.bias, t.starts, t.dy],
+      [out.dq, out.dk, out.dv, out.ddecay, out.dbeta],
+      p,
+    ),
+
   /** dy = y - target; sums f64 [T]: of its squares, row by row. */
   outputError: (rt: NativeRuntime, y: Tensor, target: Tensor, dy: Tensor, sums: Tensor) =>
     rt.enqueue('output_error', [y, target], [dy, sums]),

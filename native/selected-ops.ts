@@ -45,22 +45,38 @@ export const selectedOps = {
   /** Full runs of `rate` tokens, each an entry (native/ops/compressed.h). */
   compress: (
     rt: NativeRuntime,
-    t: { x: Tensor; gate: Tensor; bias: Tensor; starts: Tensor },
+    t: { x: Tensor; gate: Tensor; bias: Tensor },
     y: Tensor,
+    { starts, kept }: Past,
     p: { rate: number },
-  ) => rt.enqueue('compress', [t.x, t.gate, t.bias, t.starts], [y], p),
+  ) =>
+    rt.enqueue(
+      'compress',
+      [t.x, t.gate, t.bias, starts, ...(kept ? [kept.slots, kept.totals, kept.state] : [])],
+      kept ? [y, kept.state] : [y],
+      p,
+    ),
 
-  /** Attention over a window of tokens and over entries. */
+  /** Puts rows of a step's tokens to those of the tokens before. */
+  appendRows: (rt: NativeRuntime, x: Tensor, { starts, kept }: Required<Past>) =>
+    rt.enqueue('append_rows', [x, starts, kept.slots, kept.totals, kept.state], [kept.state], {}),
+
+  /** Attention over a window of tokens and over entries; with slots and totals k and entries are [slots, rows, dim]. */
   compressedAttention: (
     rt: NativeRuntime,
-    t: { q: Tensor; k: Tensor; entries: Tensor; sinks: Tensor; starts: Tensor; selected?: Tensor | undefined },
+    t: { q: Tensor; k: Tensor; entries: Tensor; sinks: Tensor; selected?: Tensor | undefined },
     y: Tensor,
+    { starts, slots, totals }: Pick<CacheStep, 'starts'> & Partial<Pick<CacheStep, 'slots' | 'totals'>>,
     p: { heads: number; window: number; rate: number; scale: number },
   ) =>
     rt.enqueue(
       'compressed_attention',
-      [t.q, t.k, t.entries, t.sinks, t.starts, ...(t.selected ? [t.selected] : [])],
+      [
+        ...[t.q, t.k, t.entries, t.sinks, starts],
+        ...(t.selected ? [t.selected] : []),
+        ...(slots && totals ? [slots, totals] : []),
+      ],
       [y],
-      { ...p, chosen: t.selected ? 1 : 0 },
+      { ...p, chosen: t.selected ? 1 : 0, kept: slots && totals ? 1 : 0 },
     ),
 } as const;

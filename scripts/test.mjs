@@ -1,27 +1,42 @@
-// Runs the compiled tests with node:test, each file in a process of its own. Arguments filter by path. Tests of the CUDA
-// backend are loaded and skipped, whatever the machine: scripts/test-gpu.mjs runs them. --quick leaves out test/slow.txt.
+// Runs the compiled tests with node:test. Arguments filter by path. Tests of the CUDA backend are loaded and skipped, whatever the
+// machine: scripts/test-gpu.mjs runs them. --quick leaves out the files of test/slow.txt, each of which has a process of its own and
+// begins before the others; those share one, a few files at a time, which loads what they import once.
 import { spawnSync } from 'node:child_process';
-import { readdirSync, readFileSync } from 'node:fs';
-import { availableParallelism } from 'node:os';
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { availableParallelism, tmpdir } from 'node:os';
 import path from 'node:path';
-import { fileURLToPath } from 'node:url';
+import { fileURLToPath, pathToFileURL } from 'node:url';
 
 const root = path.dirname(path.dirname(fileURLToPath(import.meta.url)));
+const quick = process.argv.includes('--quick');
 const filters = process.argv.slice(2).filter((word) => word !== '--quick');
-const left = process.argv.includes('--quick')
-  ? readFileSync(path.join(root, 'test', 'slow.txt'), 'utf8')
-      .replaceAll('.ts', '.js')
-      .split('\n')
-  : [];
+const slow = new Set(
+  readFileSync(path.join(root, 'test', 'slow.txt'), 'utf8')
+    .replaceAll('.ts', '.js')
+    .split('\n'),
+);
+const isSlow = (file) => slow.has(path.join('test', file));
 const files = readdirSync(path.join(root, 'dist', 'test'), { recursive: true })
   .filter((file) => file.endsWith('.test.js'))
-  .filter((file) => !left.includes(path.join('test', file)))
+  .filter((file) => !(quick && isSlow(file)))
   .filter((file) => filters.length === 0 || filters.some((filter) => file.includes(filter)))
-  .sort()
-  .map((file) => path.join('dist', 'test', file));
+  .sort();
 if (files.length === 0) {
   console.error('no test file matches');
   process.exit(1);
+}
+
+/** Files that share a process: so few that the last processes to end do not leave a core idle. */
+const TOGETHER = 8;
+const shared = mkdtempSync(path.join(tmpdir(), 'lpq-tests-'));
+const compiled = (file) => path.join(root, 'dist', 'test', file);
+const processes = files.filter(isSlow).map(compiled);
+const others = files.filter((file) => !isSlow(file));
+for (let at = 0; at < others.length; at += TOGETHER) {
+  const entry = path.join(shared, `${others[at].replaceAll('/', '-')}.mjs`);
+  const urls = others.slice(at, at + TOGETHER).map((file) => pathToFileURL(compiled(file)).href);
+  writeFileSync(entry, urls.map((url) => `import '${url}';\n`).join(''));
+  processes.push(entry);
 }
 // node:test would leave one core idle, which is half of a small machine; many of the tests wait for timers and child processes.
 const concurrency = `--test-concurrency=${availableParallelism()}`;
@@ -35,11 +50,12 @@ const reporters = times
       `--test-reporter-destination=${times}`,
     ]
   : [];
-const run = spawnSync(process.execPath, ['--test', concurrency, ...reporters, '--enable-source-maps', ...files], {
+const run = spawnSync(process.execPath, ['--test', concurrency, ...reporters, '--enable-source-maps', ...processes], {
   cwd: root,
   stdio: 'inherit',
   env: { ...process.env, LPQ_GPU_TESTS: 'skip' },
 });
-const gpu = files.filter((file) => file.startsWith(path.join('dist', 'test', 'gpu', ''))).length;
+rmSync(shared, { recursive: true });
+const gpu = files.filter((file) => file.startsWith(path.join('gpu', ''))).length;
 if (gpu > 0) console.log(`\nSKIPPED: the tests of ${gpu} files need a GPU; npm run test:gpu runs them`);
 process.exit(run.status ?? 1);

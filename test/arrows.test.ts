@@ -54,12 +54,12 @@ const ARROWS: Readonly<Record<string, readonly string[]>> = {
   ],
 };
 
-/** Packages that belong to one room. */
+/** Packages that belong to one room, or to a few. */
 const PACKAGES: Readonly<Record<string, string>> = {
   commander: 'cli',
   'cli-progress': 'cli',
   execa: 'cli',
-  yaml: 'cli',
+  yaml: 'cli formats',
   '@huggingface/jinja': 'calibrate',
   '@huggingface/tokenizers': 'calibrate',
   '@huggingface/hub': 'hub',
@@ -193,7 +193,7 @@ test('nothing reachable from the verifier packs or quantizes', () => {
 test('packages stay in their rooms', () => {
   for (const [file, { packages }] of imports)
     for (const name of packages)
-      assert.ok(PACKAGES[name] === undefined || PACKAGES[name] === roomOf(file), `${file} imports ${name}`);
+      assert.ok(PACKAGES[name]?.split(' ').includes(roomOf(file)) ?? true, `${file} imports ${name}`);
 });
 
 /** Includes of our own headers, as paths below native/. */

@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { kvSchemeSchema } from '../../formats/kv/scheme.js';
+import { kvSchemeSchema } from '../../formats/kv/schema.js';
 import { benchSchema, count, positive } from '../record.js';
 
 /** Attention of one token a sequence over one cache of a layer. */

@@ -8,7 +8,7 @@ import {
   sha256Schema,
   zerosSchema,
 } from '../canonical/schema.js';
-import { kvSchemeSchema } from '../kv/scheme.js';
+import { kvSchemeSchema } from '../kv/schema.js';
 
 /**
  * `lpq.json` of a packed directory (format lpq-artifact). `canonical` of a module are the hashes of what was packed, in

@@ -5,6 +5,8 @@ import { tell } from '../../src/core/activity.js';
 import { LpqError } from '../../src/core/error.js';
 import { compareNatural } from '../canonical/order.js';
 import type { Provenance } from '../canonical/schema.js';
+import type { CardFacts } from '../card/card.js';
+import { writeCard } from '../card/write.js';
 import type { OutputDirectory } from '../directory/output-directory.js';
 import type { TensorData } from '../safetensors/hash.js';
 import type { TensorSpec } from '../safetensors/header.js';
@@ -25,6 +27,7 @@ export interface ArtifactPlan {
   readonly kv?: ArtifactManifest['kv'];
   /** Text of config.json as it shall be, quantization_config included. */
   readonly config: string;
+  readonly card: CardFacts;
 }
 
 /** Writes a packed artifact into an OutputDirectory; tensors come in any order. commit() is the caller's. */
@@ -66,7 +69,7 @@ export class ArtifactWriter {
     return this.writer.writeRows(name, firstRow, data);
   }
 
-  /** Completes the shards, hashes every other file and writes lpq.json. */
+  /** Completes the shards, writes README.md, hashes every other file and writes lpq.json. */
   async finish(provenance: Provenance): Promise<ArtifactManifest> {
     const { sha256 } = await this.writer.finish();
     const hashes = (specs: readonly TensorSpec[]) =>
@@ -78,6 +81,10 @@ export class ArtifactWriter {
       const module = this.plan.modules.get(name) as PackedDeclaration;
       modules[name] = { ...module, tensors: hashes(module.tensors) };
     }
+    await writeCard(this.output, {
+      ...{ form: this.plan.target, modules, provenance, facts: this.plan.card },
+      tensors: Object.fromEntries(sha256),
+    });
     const files: Record<string, string> = {};
     for (const file of await this.output.files())
       if (file !== 'lpq.json' && !file.endsWith('.safetensors'))

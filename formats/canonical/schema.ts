@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { kvSchemeSchema } from '../kv/scheme.js';
+import { kvSchemeSchema } from '../kv/schema.js';
 
 /**
  * `lpq.json` of a quantized checkpoint (format lpq-canonical). A module's tensors lie in the checkpoint's safetensors

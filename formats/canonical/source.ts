@@ -3,13 +3,17 @@ import path from 'node:path';
 import { createRuntime, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import { LpqError } from '../../src/core/error.js';
 import { readRegularText } from '../directory/read-file.js';
+import { allowsRequantizing, DecodedTensors } from '../foreign/decoded.js';
 import { FloatView } from '../foreign/floats.js';
 import { hashedCanonical, openForeign } from '../foreign/open.js';
 import { foreignContext } from '../foreign/read.js';
-import { foreignSettings, READ_METHODS } from '../foreign/settings.js';
+import { type ForeignSettings, foreignSettings, READ_METHODS } from '../foreign/settings.js';
 import { fusedNames } from '../fp8-block/fused.js';
 import { ggufFiles } from '../gguf/source/directory.js';
 import { GgufTensors } from '../gguf/source/tensors.js';
+import { Adapter } from '../lora/adapter.js';
+import { mergeOf } from '../lora/directory.js';
+import { LoraTensors } from '../lora/tensors.js';
 import { Checkpoint, readConfig } from '../safetensors/checkpoint.js';
 import { withoutBareFloats } from '../safetensors/python-floats.js';
 import type { TensorReader } from '../safetensors/read.js';
@@ -32,20 +36,15 @@ export class SourceCheckpoint {
     readonly weights: SourceTensors,
   ) {}
 
-  /** Throws LPQ_FILE, LPQ_CONFIG, LPQ_SAFETENSORS, LPQ_SAFETENSORS_INDEX, LPQ_FOREIGN; of weights in GGUF LPQ_GGUF, LPQ_ARCH_UNKNOWN. */
+  /** Throws LPQ_FILE, LPQ_CONFIG, LPQ_SAFETENSORS, LPQ_SAFETENSORS_INDEX, LPQ_FOREIGN, LPQ_LORA; of weights in GGUF LPQ_GGUF, LPQ_ARCH_UNKNOWN. */
   static open(dir: string): SourceCheckpoint {
     const gguf = ggufFiles(dir);
-    if (gguf) return new SourceCheckpoint(dir, readConfig(dir), GgufTensors.open(gguf));
+    if (gguf) return new SourceCheckpoint(dir, readConfig(dir), withMerge(dir, GgufTensors.open(gguf)));
     const weights = Checkpoint.open(dir);
     try {
       const config = weights.config();
       const found = foreignSettings(dir, config);
-      const published = found && found.unpublished === undefined;
-      return new SourceCheckpoint(
-        dir,
-        config,
-        published ? new FloatView(weights, found.method, foreignContext(dir, weights, config, found)) : weights,
-      );
+      return new SourceCheckpoint(dir, config, withMerge(dir, floatsOf(dir, weights, config, found)));
     } catch (error) {
       weights.close();
       throw error;
@@ -79,6 +78,31 @@ export class SourceCheckpoint {
 
   close(): void {
     this.weights.close();
+  }
+}
+
+/** What is quantized as floats, where it is published so or may be quantized again; else the file's own tensors. */
+function floatsOf(
+  dir: string,
+  weights: Checkpoint,
+  config: Readonly<Record<string, unknown>>,
+  found: ForeignSettings | undefined,
+): SourceTensors {
+  if (!found) return weights;
+  const context = () => foreignContext(dir, weights, config, found);
+  if (found.unpublished === undefined) return new FloatView(weights, found.method, context());
+  return allowsRequantizing(dir) ? new DecodedTensors(weights, found.method, context()) : weights;
+}
+
+/** With the adapter that is merged into it, where there is one. Closes the tensors where that fails. Throws LPQ_LORA. */
+function withMerge(dir: string, weights: SourceTensors): SourceTensors {
+  const merge = mergeOf(dir);
+  if (!merge) return weights;
+  try {
+    return new LoraTensors(weights, Adapter.open(merge.adapter, weights, merge));
+  } catch (error) {
+    weights.close();
+    throw error;
   }
 }
 

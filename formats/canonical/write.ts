@@ -1,4 +1,6 @@
 import { LpqError } from '../../src/core/error.js';
+import { cardFacts } from '../card/card.js';
+import { writeCard } from '../card/write.js';
 import type { OutputDirectory } from '../directory/output-directory.js';
 import { withSettings } from '../foreign/settings.js';
 import type { TensorData } from '../safetensors/hash.js';
@@ -19,6 +21,9 @@ export interface CanonicalPlan {
   readonly config: string;
   readonly kv?: CanonicalManifest['kv'];
 }
+
+/** What a quantized checkpoint is for, as its card says. */
+const SERVE = ['lpq generate DIR --prompt "..."', 'lpq pack DIR --for vllm -o OUT    # or another engine'];
 
 /** The tensors of a module, by part. */
 export type ModuleData = Partial<Record<Part, TensorData>>;
@@ -115,7 +120,7 @@ export class CanonicalWriter {
     return this.writer.write(name, data);
   }
 
-  /** Completes the shards and writes lpq.json. Throws LPQ_INTERNAL naming a tensor that never came. */
+  /** Completes the shards and writes README.md and lpq.json. Throws LPQ_INTERNAL naming a tensor that never came. */
   async finish(provenance: Provenance): Promise<CanonicalManifest> {
     const { sha256 } = await this.writer.finish();
     const modules: CanonicalManifest['modules'] = {};
@@ -135,6 +140,11 @@ export class CanonicalWriter {
       ...{ format: 'lpq-canonical', version: 1, modules, carried },
       ...(kv && { kv }),
       provenance,
+    });
+    const hashed = [...this.plan.modules.keys()].flatMap((name) => [...this.specs(name).values()]);
+    await writeCard(this.output, {
+      ...{ form: manifest.format, modules, provenance, facts: cardFacts(modules, SERVE) },
+      tensors: { ...carried, ...Object.fromEntries(hashed.map(({ name }) => [name, sha256.get(name) as string])) },
     });
     await this.output.writeJson('lpq.json', manifest);
     return manifest;

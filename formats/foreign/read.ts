@@ -1,8 +1,10 @@
 import { LpqError } from '../../src/core/error.js';
+import { autoRoundModules } from '../auto-round/modules.js';
 import { awqModules } from '../awq/modules.js';
 import { compressedModules } from '../compressed-tensors/modules.js';
 import { fp8Modules } from '../fp8-block/modules.js';
 import { gptqModules } from '../gptq/modules.js';
+import { modelOptModules } from '../modelopt/modules.js';
 import { mxfp4Modules } from '../mxfp4-source/modules.js';
 import type { TensorReader } from '../safetensors/read.js';
 import type { ForeignContext, ForeignModules } from './module.js';
@@ -14,6 +16,8 @@ const READERS: Readonly<Record<string, (ctx: ForeignContext) => ForeignModules>>
   'compressed-tensors': compressedModules,
   fp8: fp8Modules,
   mxfp4: mxfp4Modules,
+  'auto-round': autoRoundModules,
+  modelopt: modelOptModules,
 };
 
 /** Every module that another tool quantized. Throws LPQ_CONFIG for a method that lpq does not read, or bad settings. */

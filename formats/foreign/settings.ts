@@ -19,8 +19,19 @@ export interface ForeignSettings {
   readonly unpublished: string | undefined;
 }
 
+/** Files beside config.json that state a quantization. */
+export const SETTINGS_FILES: readonly string[] = ['quantize_config.json', 'quant_config.json', 'hf_quant_config.json'];
+
 /** Methods that lpq reads module by module. */
-export const READ_METHODS: readonly string[] = ['gptq', 'awq', 'compressed-tensors', 'fp8', 'mxfp4'];
+export const READ_METHODS: readonly string[] = [
+  'gptq',
+  'awq',
+  'compressed-tensors',
+  'fp8',
+  'mxfp4',
+  'auto-round',
+  'modelopt',
+];
 
 /** Methods whose models have no wider weights, each with what keeps settings from being such a model's. */
 const PUBLISHED: Readonly<
@@ -33,7 +44,7 @@ const PUBLISHED: Readonly<
 
 /**
  * The settings of `config` (config.json, parsed), or of the files that older tools wrote beside it: quantize_config.json
- * (AutoGPTQ) and quant_config.json (AutoAWQ). undefined for a plain checkpoint. Throws LPQ_CONFIG.
+ * (AutoGPTQ), quant_config.json (AutoAWQ) and hf_quant_config.json (ModelOpt). undefined for a plain checkpoint. Throws LPQ_CONFIG.
  */
 export function foreignSettings(dir: string, config: Readonly<Record<string, unknown>>): ForeignSettings | undefined {
   // Multimodal configs put it beside the text model's settings, some writers call it compression_config.
@@ -49,6 +60,7 @@ export function foreignSettings(dir: string, config: Readonly<Record<string, unk
   for (const [file, otherwise] of [
     ['quantize_config.json', 'gptq'],
     ['quant_config.json', 'awq'],
+    ['hf_quant_config.json', 'modelopt'],
   ] as const) {
     const beside = path.join(dir, file);
     if (!existsSync(beside)) continue;
@@ -79,9 +91,18 @@ export function withSettings(text: string, settings: Record<string, unknown> | u
   return withMember(bare, 'quantization_config', settings, file);
 }
 
+/** Other spellings of methods, which their tools write or wrote. */
+const SPELLINGS: Readonly<Record<string, string>> = {
+  compressed_tensors: 'compressed-tensors',
+  auto_round: 'auto-round',
+  'intel/auto-round': 'auto-round',
+  modelopt_fp4: 'modelopt',
+  modelopt_mixed: 'modelopt',
+};
+
 function normal(method: string): string {
   const lower = method.toLowerCase();
-  return lower === 'compressed_tensors' ? 'compressed-tensors' : lower;
+  return SPELLINGS[lower] ?? lower;
 }
 
 function parse(file: string): unknown {

@@ -7,7 +7,8 @@ import { type ModuleDeclaration, moduleTensors } from '../canonical/tensors.js';
 import { CanonicalWriter, type ModuleData } from '../canonical/write.js';
 import { OutputDirectory } from '../directory/output-directory.js';
 import { Checkpoint } from '../safetensors/checkpoint.js';
-import { findShards, SHARD_FILE, type ShardManifest } from './schema.js';
+import { findShards, type ShardManifest } from './schema.js';
+import { SHARD_FILE } from './shard.js';
 
 /** A shard's tensors, mapped. */
 interface Open {
@@ -140,13 +141,14 @@ async function mergeArtifact(output: OutputDirectory, open: readonly Open[], eve
       owner.set(name, from);
     }
   const carried = carriedOf(open);
-  const { config, manifest } = (open[0] as Open).shard as Extract<ShardManifest, { of: 'artifact' }>;
+  const { config, card, manifest } = (open[0] as Open).shard as Extract<ShardManifest, { of: 'artifact' }>;
   const plan = {
     target: manifest.target,
     ...(manifest.kv && { kv: manifest.kv }),
     modules,
     carried: carried.map(({ spec }) => spec),
     config,
+    card,
   };
   const writer = await ArtifactWriter.create(output, plan);
   try {

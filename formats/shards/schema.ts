@@ -1,16 +1,12 @@
 import { existsSync, readdirSync } from 'node:fs';
 import path from 'node:path';
 import { z } from 'zod';
-import { LpqError, notTaken } from '../../src/core/error.js';
+import { LpqError } from '../../src/core/error.js';
 import { artifactSchema, packedModuleSchema } from '../artifact/schema.js';
 import { canonicalSchema } from '../canonical/schema.js';
+import { cardFactsSchema } from '../card/card.js';
 import { readRegularText } from '../directory/read-file.js';
-
-/** One process's part of the work, of `count`: index 0 to count - 1. */
-export interface Shard {
-  readonly index: number;
-  readonly count: number;
-}
+import { SHARD_FILE, shardPath } from './shard.js';
 
 const part = {
   format: z.literal('lpq-shard'),
@@ -34,28 +30,13 @@ export const shardSchema = z.discriminatedUnion('of', [
     ...part,
     of: z.literal('artifact'),
     config: z.string(),
+    card: cardFactsSchema,
     manifest: artifactSchema.pick({ target: true, kv: true, carried: true, provenance: true }).extend({
       modules: z.record(z.string(), packedModuleSchema),
     }),
   }),
 ]);
 export type ShardManifest = z.infer<typeof shardSchema>;
-
-export const SHARD_FILE = 'shard.json';
-
-/** Where a shard of an output lies. */
-export function shardPath(output: string, { index, count }: Shard): string {
-  return `${output.replace(/\/+$/, '')}.shard-${index}-of-${count}`;
-}
-
-/** '0/4'. Throws LPQ_USAGE. */
-export function parseShard(given: string): Shard {
-  const found = /^(\d+)\/(\d+)$/.exec(given.trim());
-  const [index, count] = [Number(found?.[1]), Number(found?.[2])];
-  if (found && count >= 1 && index < count && count <= 10_000) return { index, count };
-  const hint = 'For four processes: 0/4, 1/4, 2/4 and 3/4.';
-  throw notTaken('--shard', given, 'I/N, with I from 0 to N - 1', { hint });
-}
 
 /** The shards of an output, in order, as directories with their manifests. Throws LPQ_FILE, LPQ_SHARDS. */
 export function findShards(output: string): { readonly dir: string; readonly shard: ShardManifest }[] {

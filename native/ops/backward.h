@@ -1,5 +1,6 @@
 // Vector-Jacobian products: linear_input_gradient, linear_weight_gradient, rmsnorm_backward, rope_backward,
-// attention_backward, activation_backward, gated_activation_backward, output_error. CPU only; activations and gradients
+// attention_backward, activation_backward, gated_activation_backward, output_error; of layers with a state in
+// backward_recurrent.h. CPU only; activations and gradients
 // f32. `dy` is the gradient of a loss with respect to y, the forward operation's output; dx is with respect to x.
 #pragma once
 #include "ops/attention.h"

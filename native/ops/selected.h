@@ -11,10 +11,10 @@ namespace lpq::ops {
 // one and the local - 1 (0) before it more than any other; which of equal ones are chosen may depend on how much of the
 // sequence is there. y I32 [T, choices * top]: indices of runs in the sequence, rising, then -1 where there are fewer.
 // The past is that of Recurrence with keys [slots, R, dim], R at least the longest total: rows of k are put there, and
-// earlier ones read. rate (1) r > 1, without a past: keys are those of full runs of r tokens of each sequence, one
-// sequence's after another's, and a token sees those that end with it or before. Products are f32 in 16 partial sums,
-// those of heads added in double. A score that is NaN, where there are more than top runs: LPQ_NATIVE_NUMERICS. CPU
-// only.
+// earlier ones read. rate (1) r > 1: keys are those of full runs of r tokens of each sequence, those that end in the
+// new tokens, one sequence's after another's, and a token sees those that end with it or before; rows of a past are
+// runs. Products are f32 in 16 partial sums, those of heads added in double. A score that is NaN, where there are more
+// than top runs: LPQ_NATIVE_NUMERICS. CPU only.
 struct IndexKeys : Arguments {
   int64_t heads = at_least(1, "heads"), top = at_least(1, "top");
   int64_t block = at_least(1, "block", 1), local = at_least(0, "local", 0), rate = at_least(1, "rate", 1);

@@ -3,9 +3,11 @@ import { existsSync, readFileSync } from 'node:fs';
 import { builtinModules } from 'node:module';
 import path from 'node:path';
 
-/** Specifiers of a module: static, dynamic, re-exports. Comments may add a few that resolve to nothing. */
+/** Specifiers of a module: static, dynamic, re-exports, createRequire(...)(NAME). Comments may add a few that resolve to nothing. */
 function specifiers(text) {
-  return [...text.matchAll(/(?:\bfrom\s*|\bimport\s*\(?\s*)(['"])([^'"\n]+)\1/g)].map((match) => match[2]);
+  return [...text.matchAll(/(?:\bfrom\s*|\bimport\s*\(?\s*|\bcreateRequire\([\w.]+\)\()(['"])([^'"\n]+)\1/g)].map(
+    (match) => match[2],
+  );
 }
 
 // Names of directories and files that no code of a package loads.

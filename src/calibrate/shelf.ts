@@ -65,7 +65,7 @@ export class ShelvedState {
   private scale: Shelved | undefined;
   private aux: ReadonlyMap<string, Shelved>;
   private carried: ReadonlyMap<string, Shelved>;
-  private readonly batch: Batch;
+  private batch: Batch;
 
   /** Takes the state's tensors over. */
   constructor(
@@ -134,6 +134,7 @@ export class ShelvedState {
   /** Takes over the state that stages have made of open()'s. */
   replace(state: BlockState): void {
     const old = [...this.tensors()];
+    this.batch = state.batch;
     [this.h, this.scale] = this.shelve(state.h);
     this.aux = this.shelveAll(state.aux);
     this.carried = this.shelveAll(state.carried ?? {});

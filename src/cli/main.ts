@@ -1,45 +1,37 @@
 import { Command, CommanderError } from 'commander';
 import { requireWholeFiles } from '../../native/binding.js';
 import type { ExitCode, LpqError } from '../core/error.js';
-import { benchCommand } from './bench/command.js';
-import { completionCommand } from './completion/command.js';
-import { doctorCommand } from './doctor/command.js';
-import { evalCommand } from './eval/command.js';
-import { explainCommand } from './explain/command.js';
-import { generateCommand } from './generate/command.js';
-import { inspectCommand } from './inspect/command.js';
-import { logitsCommand } from './logits/command.js';
-import { mergeCommand } from './merge/command.js';
-import { describeTargets, packCommand } from './pack/command.js';
-import { quantizeCommand } from './quantize/command.js';
-import { reportCommand } from './report/command.js';
 import { commonOptions, type Run } from './run.js';
 import { asLpqError } from './terminal/failure.js';
 import { Interrupt } from './terminal/interrupt.js';
 import { type Output, Reporter, type ReportOptions } from './terminal/reporter.js';
-import { verifyCommand } from './verify/command.js';
 import { version } from './version.js';
 
-/** In the order of the work; each declares its arguments and, when called, loads the rooms it needs. */
-const COMMANDS = [
-  quantizeCommand,
-  packCommand,
-  mergeCommand,
-  verifyCommand,
-  evalCommand,
-  generateCommand,
-  reportCommand,
-  inspectCommand,
-  logitsCommand,
-  benchCommand,
-  doctorCommand,
-  explainCommand,
-  completionCommand,
-];
+type Declare = (program: Command, run: Run) => Command;
+
+/** In the order of the work; loaded when it is chosen or listed. Each declares its arguments and, when called, loads the rooms it needs. */
+const COMMANDS: Readonly<Record<string, () => Promise<Declare>>> = {
+  quantize: async () => (await import('./quantize/command.js')).quantizeCommand,
+  pack: async () => (await import('./pack/command.js')).packCommand,
+  merge: async () => (await import('./merge/command.js')).mergeCommand,
+  push: async () => (await import('./push/command.js')).pushCommand,
+  verify: async () => (await import('./verify/command.js')).verifyCommand,
+  eval: async () => (await import('./eval/command.js')).evalCommand,
+  generate: async () => (await import('./generate/command.js')).generateCommand,
+  report: async () => (await import('./report/command.js')).reportCommand,
+  inspect: async () => (await import('./inspect/command.js')).inspectCommand,
+  logits: async () => (await import('./logits/command.js')).logitsCommand,
+  bench: async () => (await import('./bench/command.js')).benchCommand,
+  doctor: async () => (await import('./doctor/command.js')).doctorCommand,
+  explain: async () => (await import('./explain/command.js')).explainCommand,
+  completion: async () => (await import('./completion/command.js')).completionCommand,
+};
 
 /** Commands whose text a reader may leave when it has seen enough (head, a pager): nothing is said of it. */
 const LISTINGS = new Set(['explain', 'inspect', 'doctor', 'completion', 'help']);
-const TEXTS = new Set(['--help', '-h', '--version', '-V']);
+const VERSION = ['--version', '-V'];
+const HELP = ['--help', '-h'];
+const TEXTS = new Set([...VERSION, ...HELP]);
 
 /**
  * Runs the command line `argv` (without node and script) and returns the exit code: 0 only when what it had to say was delivered.
@@ -70,9 +62,8 @@ async function command(argv: readonly string[], report: Reporter): Promise<ExitC
   };
   process.on('uncaughtException', crash);
   try {
-    const program = declareAll(report, run).hook('preAction', (_, action) => report.begin(pathOf(action)));
-    if (argv.includes('pack') && argv.some((arg) => ['--help', '-h', 'help'].includes(arg)))
-      await describeTargets(program);
+    const program = await declareChosen(argv, report, run);
+    program.hook('preAction', (_, action) => report.begin(pathOf(action)));
     if (argv.length === 0) {
       program.outputHelp({ error: true });
       return 2;
@@ -117,15 +108,27 @@ export async function run(argv: readonly string[]): Promise<void> {
 /** Every command declared but none run, for the manual page and for tests. */
 export async function buildProgram(output: Output = process): Promise<Command> {
   const report = new Reporter(output, reportOptions([]));
-  const program = declareAll(report, { report, interrupt: new Interrupt(() => {}), exit: 0 });
-  await describeTargets(program);
+  const program = declare(report);
+  await declareCommands(Object.keys(COMMANDS), program, { report, interrupt: new Interrupt(() => {}), exit: 0 });
+  await (await import('./pack/command.js')).describeTargets(program);
   return program;
 }
 
-function declareAll(report: Reporter, run: Run): Command {
+/** What `argv` chooses is declared alone, so that nothing else is loaded; all commands, where they are listed or a word resembles one. */
+async function declareChosen(argv: readonly string[], report: Reporter, run: Run): Promise<Command> {
   const program = declare(report);
-  for (const command of COMMANDS) commonOptions(command(program, run));
+  const [first = ''] = argv;
+  if (VERSION.includes(first)) return program;
+  const alone = Object.hasOwn(COMMANDS, first) && first !== 'completion';
+  await declareCommands(alone ? [first] : Object.keys(COMMANDS), program, run);
+  if (argv.includes('pack') && ['help', ...HELP].some((word) => argv.includes(word)))
+    await (await import('./pack/command.js')).describeTargets(program);
   return program;
+}
+
+async function declareCommands(names: readonly string[], program: Command, run: Run): Promise<void> {
+  const loaded = await Promise.all(names.map((name) => COMMANDS[name]?.()));
+  for (const command of loaded) if (command) commonOptions(command(program, run));
 }
 
 function declare(report: Reporter): Command {

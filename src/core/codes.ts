@@ -34,6 +34,10 @@ export const CODES = {
   LPQ_HOST_MEMORY: row(3, 'There is not enough host memory to keep what does not fit on the device.'),
   LPQ_HUB_ACCESS: row(3, 'The Hub does not give out a model: it is gated or private, or the token is wrong.'),
   LPQ_HUB_CHECKSUM: row(4, 'A downloaded file is not what the Hub says it is; nothing of it is kept.'),
+  LPQ_HUB_CONFLICT: row(
+    3,
+    'A repository of the Hub holds other weights, or was changed meanwhile: nothing was pushed.',
+  ),
   LPQ_HUB_CUT_OFF: row(3, 'The connection to the Hub broke off again and again.'),
   LPQ_HUB_NOT_FOUND: row(4, 'The Hub has no such model, revision or file, or the model has no safetensors.'),
   LPQ_HUB_OFFLINE: row(3, 'HF_HUB_OFFLINE is set, and the cache does not hold the whole model.'),
@@ -47,6 +51,7 @@ export const CODES = {
   LPQ_JOURNAL: row(4, 'The journal of a stopped run is malformed.'),
   LPQ_KERNEL_TUNING: row(4, 'Stored settings of kernels are malformed, or of another device, driver or version.'),
   LPQ_LAYOUT: row(4, 'A layout was declared or combined wrongly.'),
+  LPQ_LORA: row(4, 'An adapter of --lora is no plain LoRA, or does not fit the model.'),
   LPQ_MEMORY: row(3, 'There is not enough memory.'),
   LPQ_MODULE_NUMERICS: row(4, 'A tensor, or the activations of a module, hold NaN or infinity.'),
   LPQ_NATIVE_MISSING: row(3, 'The native addon was not built or cannot be loaded.'),

@@ -8,8 +8,9 @@ import { sglang } from './table/sglang.js';
 import { tensorrtLlm } from './table/tensorrt-llm.js';
 import { transformers } from './table/transformers.js';
 import { vllm } from './table/vllm.js';
+import { vllmLpq } from './table/vllm-lpq.js';
 
-export const ENGINES: readonly Engine[] = [vllm, sglang, transformers, lmdeploy, tensorrtLlm, llamaCpp, lpq];
+export const ENGINES: readonly Engine[] = [vllm, vllmLpq, sglang, transformers, lmdeploy, tensorrtLlm, llamaCpp, lpq];
 
 const ALIASES: Readonly<Record<string, string>> = {
   hf: 'Use --for transformers.',

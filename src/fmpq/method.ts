@@ -65,7 +65,15 @@ export const fmpq: Method = {
   cpuOnly: true,
   codes: { block: BLOCK },
 
-  check({ actInt4Share, actThreshold, actKv, kv }) {
+  check({ actInt4Share, actThreshold, actKv, kv, mtp }) {
+    if (mtp)
+      throw new LpqError(
+        'LPQ_USAGE',
+        '--mtp does not go with --method fmpq, whose orders are those of the blocks alone',
+        {
+          hint: 'Leave --mtp out, or use --method gptq.',
+        },
+      );
     if (kv !== undefined && actKv !== undefined)
       throw new LpqError('LPQ_USAGE', '--kv and --act-kv exclude each other', {
         hint: '--kv packs the cache for attention kernels; --act-kv is the simulation that FMPQ calibrates with.',

@@ -34,7 +34,7 @@ export interface Cache extends KeyValueCache {
   /** `recall` of a block (model/program.ts). */
   recall(block: number, step: Step, name: string, shape: readonly number[]): Past;
   /** `rows` of a block. */
-  rows(block: number, step: Step, name: string, width: number): Past;
+  rows(block: number, step: Step, name: string, width: number, rate?: number): Past;
 }
 
 export interface CacheShape {

@@ -5,9 +5,9 @@ import type { CacheShape } from './cache.js';
 /** Rows that a cache begins with: most prompts are longer. */
 const FIRST_ROWS = 64;
 
-/** Numbers of every token of sequences, [slots, rows, width] a name; rows grow by doubling. */
+/** Numbers of every token of sequences, or of every so many of them, [slots, rows, width] a name; rows grow by doubling. */
 export class GrowingRows {
-  private readonly held = new Map<string, Tensor>();
+  private readonly held = new Map<string, { readonly of: Tensor; readonly rate: number }>();
   private rows = 0;
 
   constructor(
@@ -17,7 +17,7 @@ export class GrowingRows {
   ) {}
 
   tensors(): readonly Tensor[] {
-    return [...this.held.values()];
+    return [...this.held.values()].map((each) => each.of);
   }
 
   /** Makes room for sequences of `longest` tokens. */
@@ -25,29 +25,29 @@ export class GrowingRows {
     if (longest <= this.rows) return;
     const before = this.rows;
     this.rows = Math.max(longest, Math.min(this.shape.most, Math.max(FIRST_ROWS, 2 * before)));
-    for (const [name, old] of this.held) {
-      const grown = this.make(old.shape[2] as number);
-      this.move(old, grown, before);
+    for (const [name, { of: old, rate }] of this.held) {
+      const grown = this.make(old.shape[2] as number, rate);
+      this.move(old, grown, Math.ceil(before / rate));
       old.dispose();
-      this.held.set(name, grown);
+      this.held.set(name, { of: grown, rate });
     }
   }
 
-  /** What is kept under a name. */
-  of(name: string, width: number): Tensor {
-    const found = this.held.get(name) ?? this.make(width);
+  /** What is kept under a name, a row for `rate` tokens. */
+  of(name: string, width: number, rate = 1): Tensor {
+    const found = this.held.get(name) ?? { of: this.make(width, rate), rate };
     this.held.set(name, found);
-    return found;
+    return found.of;
   }
 
   dispose(): void {
-    for (const tensor of this.held.values()) tensor.dispose();
+    for (const tensor of this.tensors()) tensor.dispose();
     this.held.clear();
     this.rows = 0;
   }
 
-  private make(width: number): Tensor {
-    return this.rt.allocate(this.dtype, [this.shape.slots, this.rows, width]);
+  private make(width: number, rate: number): Tensor {
+    return this.rt.allocate(this.dtype, [this.shape.slots, Math.ceil(this.rows / rate), width]);
   }
 
   /** The first `rows` rows of every slot. */

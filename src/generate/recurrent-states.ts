@@ -56,8 +56,8 @@ export class SequenceCache implements Cache {
     return { starts, kept: { slots, totals, state } };
   }
 
-  rows(block: number, { starts, slots, totals }: Step, name: string, width: number): Past {
-    return { starts, kept: { slots, totals, state: this.grown.of(`${block} ${name}`, width) } };
+  rows(block: number, { starts, slots, totals }: Step, name: string, width: number, rate?: number): Past {
+    return { starts, kept: { slots, totals, state: this.grown.of(`${block} ${name}`, width, rate) } };
   }
 
   dispose(): void {

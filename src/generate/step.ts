@@ -47,6 +47,7 @@ export function makeStep(rt: NativeRuntime, entries: readonly Entry[]): Step {
     longest: totals.reduce((most, total) => Math.max(most, total), 0),
     most: Math.max(...entries.map(({ ids }) => ids.length)),
     lengths: Array.from(entries, ({ ids }) => ids.length),
+    earlier: Array.from(entries, ({ past }) => past),
     ids: ints(hostIds),
     positions: ints(positions),
     starts: ints(hostStarts),
@@ -81,7 +82,7 @@ export async function runStep(
       ...state,
       attend: (t, p, sinks) => cache.attend(i, step, t, p, sinks),
       recall: (name, shape) => cache.recall(i, step, name, shape),
-      rows: (name, width) => cache.rows(i, step, name, width),
+      rows: (name, width, rate) => cache.rows(i, step, name, width, rate),
     });
   const { h, aux, carried = {} } = state;
   for (const held of [aux, carried]) for (const tensor of Object.values(held)) tensor.dispose();

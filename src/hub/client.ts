@@ -1,6 +1,6 @@
 import type { Readable } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { type Dispatcher, EnvHttpProxyAgent, errors, request } from 'undici';
+import { type Dispatcher, EnvHttpProxyAgent, errors, type RequestInit, request, fetch as send } from 'undici';
 import { tell } from '../core/activity.js';
 import { LpqError } from '../core/error.js';
 import type { HubEnvironment } from './environment.js';
@@ -31,7 +31,7 @@ const MOST_REDIRECTS = 10;
 /** Answers of the API; a listing of a thousand files has some 300 kB. */
 const LONGEST_TEXT = 2 ** 26;
 
-/** GET requests: redirects that take no token along, proxies, time-outs, tries. */
+/** Requests of the Hub: redirects that take no token along, proxies, time-outs, tries. */
 export class HubClient {
   private readonly dispatcher: Dispatcher;
   private readonly origin: string;
@@ -140,6 +140,28 @@ export class HubClient {
         throw cutOff(what, `${length} of ${announced} bytes from ${place(answer.url)}`);
       return { text: Buffer.concat(pieces).toString('utf8'), headers: answer.headers };
     });
+  }
+
+  /**
+   * fetch() for what is sent, tried once, by the proxies. The token takes the place of whatever authorization the caller has put in,
+   * towards the endpoint; other hosts get none. An answer of any status is one. Throws Transient, LPQ_ABORTED.
+   */
+  upload(what: string): typeof globalThis.fetch {
+    return async (input, init = {}) => {
+      const url = new URL(input instanceof Request ? input.url : String(input));
+      const headers = new Headers(init.headers);
+      headers.set('user-agent', this.options.userAgent ?? 'lpq');
+      const asked = headers.has('authorization');
+      headers.delete('authorization');
+      const { token } = this.environment;
+      if (asked && url.origin === this.origin && token !== undefined) headers.set('authorization', `Bearer ${token}`);
+      try {
+        const answer = await send(url, { ...init, headers, dispatcher: this.dispatcher } as unknown as RequestInit);
+        return answer as unknown as Response;
+      } catch (cause) {
+        throw this.failure((cause as Error).cause ?? cause, url.href, what);
+      }
+    };
   }
 
   /**

@@ -15,6 +15,7 @@ import type {
   ResidualTable,
   TextTable,
 } from './tables/outer.js';
+import type { PredictionTable } from './tables/prediction.js';
 
 /**
  * An architecture is this table and nothing else; plan.ts reads it together with a config.json. Names are module paths
@@ -85,6 +86,8 @@ export interface Architecture {
   readonly experts?: ExpertsTable;
   readonly perLayer?: PerLayerTable;
   readonly altUp?: AltUpTable;
+  /** Present where published checkpoints have layers of multi-token prediction under these names. */
+  readonly prediction?: PredictionTable;
   /** A tensor [1] that multiplies what a block makes. */
   readonly blockScale?: string;
 }

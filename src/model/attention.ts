@@ -158,7 +158,7 @@ function splitGate(
 }
 
 /** The batch with each chunk as a sequence of its own, as far as attention goes. */
-function chunked(rt: NativeRuntime, batch: Batch, chunk: number): Batch {
+export function chunked(rt: NativeRuntime, batch: Batch, chunk: number): Batch {
   if (chunk === 0 || batch.longest <= chunk) return batch;
   const lengths = batch.lengths.flatMap((length) =>
     Array.from({ length: Math.ceil(length / chunk) }, (_, i) => Math.min(chunk, length - i * chunk)),

@@ -1,6 +1,5 @@
 import { type NativeRuntime, type Tensor, uploadTyped } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
-import { LpqError } from '../core/error.js';
 import { outputStage } from './attention.js';
 import { branchInput, branchTensors } from './branch.js';
 import { requireHost } from './mixers/state.js';
@@ -43,7 +42,7 @@ export function compressedStages(plan: CompressedPlan, ropes: RopeCache): Stage[
       return new Map([['in', branchInput(rt, weights, norm, state)]]);
     },
     async advance(rt, weights, state) {
-      requireWhole(rt, qA.name, state);
+      requireHost(rt, qA.name, 'compressed attention');
       const x = branchInput(rt, weights, norm, state);
       const apply = (linear: CompressedPlan['qA']) => applyLinear(rt, weights, linear, x);
       const aux = {
@@ -67,20 +66,12 @@ export function compressedStages(plan: CompressedPlan, ropes: RopeCache): Stage[
     },
     async advance(rt, weights, state) {
       const inputs = state.aux as Inputs;
-      const attention = attend(rt, weights, plan, ropes, inputs, state.batch);
+      const attention = attend(rt, weights, plan, ropes, inputs, state);
       for (const tensor of Object.values(inputs)) tensor.dispose();
       return { ...state, aux: { attention } };
     },
   };
   return [into, heads, outputStage(plan)];
-}
-
-function requireWhole(rt: NativeRuntime, name: string, { attend }: BlockState): void {
-  requireHost(rt, name, 'compressed attention');
-  if (attend)
-    throw new LpqError('LPQ_CONFIG', `'${name}' is of compressed attention, whose entries are not kept between steps`, {
-      hint: 'Use lpq eval for this model; it cannot generate text.',
-    });
 }
 
 /** Turns the last dimensions of `heads` heads of x [T, heads * dim] in place, forth or back. */
@@ -107,7 +98,22 @@ function turnLast(
   part.dispose();
 }
 
-/** Entries f32 [E, dim] of the full runs of all sequences, each turned by the position of its first token. */
+/** A step's sequences with runs in the place of tokens. */
+interface RunPast {
+  readonly starts: Tensor;
+  readonly totals: Tensor;
+}
+
+/** First tokens of the runs of `rate` that end in a batch's tokens, sequence by sequence. */
+function newRuns({ lengths, earlier = [] }: Batch, rate: number): number[][] {
+  return lengths.map((length, s) => {
+    const before = Math.floor((earlier[s] ?? 0) / rate);
+    const end = Math.floor(((earlier[s] ?? 0) + length) / rate);
+    return Array.from({ length: end - before }, (_, w) => (before + w) * rate);
+  });
+}
+
+/** Entries f32 [E, dim] of the runs that end in the batch's tokens, each turned by the position of its first token. */
 function entriesOf(
   rt: NativeRuntime,
   weights: BlockWeights,
@@ -115,13 +121,14 @@ function entriesOf(
   ropes: RopeCache,
   { rate, dim, bias, norm }: CompressorPlan,
   { x, gate }: Record<'x' | 'gate', Tensor>,
-  batch: Batch,
+  { batch, recall }: BlockState,
 ): Tensor {
-  const places = batch.lengths.flatMap((length) =>
-    Array.from({ length: Math.floor(length / rate) }, (_, w) => w * rate),
-  );
+  const places = newRuns(batch, rate).flat();
   const y = rt.allocate('f32', [places.length, dim]);
-  ops.compress(rt, { x, gate, bias: weightOf(weights, bias), starts: batch.starts }, y, { rate });
+  const width = x.shape[1] as number;
+  // Of a run that has not ended its tokens are kept, and of overlapping ones those before it.
+  const past = recall?.(`tokens of ${bias}`, [(width / dim) * rate, 2 * width]) ?? { starts: batch.starts };
+  ops.compress(rt, { x, gate, bias: weightOf(weights, bias) }, y, past, { rate });
   if (places.length === 0) return y;
   applyNorm(rt, weights, norm, y, true);
   const positions = uploadTyped(rt, 'i32', [places.length], Int32Array.from(places));
@@ -137,8 +144,9 @@ function attend(
   plan: CompressedPlan,
   ropes: RopeCache,
   inputs: Inputs,
-  batch: Batch,
+  state: BlockState,
 ): Tensor {
+  const { batch, rows } = state;
   const { heads, headDim: dim, compressor, chooser, window } = plan;
   const read = applyNorm(rt, weights, plan.qNorm, inputs.q);
   const q = applyLinear(rt, weights, plan.qB, read);
@@ -148,19 +156,55 @@ function attend(
   turnLast(rt, ropes, plan, batch, q, { heads, dim });
   turnLast(rt, ropes, plan, batch, k, { heads: 1, dim });
   const entries = compressor
-    ? entriesOf(rt, weights, plan, ropes, compressor, { x: inputs.x!, gate: inputs.gate! }, batch)
+    ? entriesOf(rt, weights, plan, ropes, compressor, { x: inputs.x!, gate: inputs.gate! }, state)
     : rt.allocate('f32', [0, dim]);
-  const selected = chooser && choose(rt, weights, plan, chooser, ropes, { ...inputs, read }, batch);
+  const selected = chooser && choose(rt, weights, plan, chooser, ropes, { ...inputs, read }, state);
   const y = rt.allocate('f32', q.shape);
-  const tensors = { q, k, entries, sinks: weightOf(weights, plan.sinks), starts: batch.starts, selected };
   const rate = compressor?.rate ?? 0;
-  ops.compressedAttention(rt, tensors, y, { heads, window, rate, scale: 1 / Math.sqrt(dim) });
+  const kept = rows && keep(rt, { k, entries }, dim, rate, batch, rows);
+  const seen = { k: kept?.k ?? k, entries: kept?.entries ?? entries };
+  const tensors = { q, ...seen, sinks: weightOf(weights, plan.sinks), selected };
+  ops.compressedAttention(rt, tensors, y, kept?.step ?? { starts: batch.starts }, {
+    ...{ heads, window, rate, scale: 1 / Math.sqrt(dim) },
+  });
   // Values were turned with their keys.
   turnLast(rt, ropes, plan, batch, y, { heads, dim, back: true });
   for (const tensor of [read, perHead, q, k, entries, ...(selected ? [selected] : [])]) tensor.dispose();
   const out = grouped(rt, weights, plan, y);
   y.dispose();
   return out;
+}
+
+/** Puts a step's keys and entries to those that are kept, and says where all of them are. */
+function keep(
+  rt: NativeRuntime,
+  { k, entries }: Record<'k' | 'entries', Tensor>,
+  dim: number,
+  rate: number,
+  batch: Batch,
+  rows: NonNullable<BlockState['rows']>,
+): { k: Tensor; entries: Tensor; step: { starts: Tensor; slots: Tensor; totals: Tensor } } {
+  const keys = rows('keys', dim) as Required<ReturnType<typeof rows>>;
+  ops.appendRows(rt, k, keys);
+  const { slots, totals, state } = keys.kept;
+  const step = { starts: keys.starts, slots, totals };
+  if (rate === 0) return { k: state, entries, step };
+  const { kept } = rows('entries', dim, rate) as Required<ReturnType<typeof rows>>;
+  if (entries.shape[0] !== 0) {
+    const runs = runPast(rt, batch, rate);
+    ops.appendRows(rt, entries, { starts: runs.starts, kept: { ...kept, totals: runs.totals } });
+    for (const tensor of Object.values(runs)) tensor.dispose();
+  }
+  return { k: state, entries: kept.state, step };
+}
+
+function runPast(rt: NativeRuntime, batch: Batch, rate: number): RunPast & Record<string, Tensor> {
+  const runs = newRuns(batch, rate).map(({ length }) => length);
+  const starts = new Int32Array(runs.length + 1);
+  for (const [s, count] of runs.entries()) starts[s + 1] = (starts[s] as number) + count;
+  const totals = batch.lengths.map((length, s) => Math.floor(((batch.earlier?.[s] ?? 0) + length) / rate));
+  const ints = (values: Int32Array): Tensor => uploadTyped(rt, 'i32', [values.length], values);
+  return { starts: ints(starts), totals: ints(Int32Array.from(totals)) };
 }
 
 /** The entries that an indexer chooses for each token, I32 [T, top]. */
@@ -171,20 +215,16 @@ function choose(
   chooser: NonNullable<CompressedPlan['chooser']>,
   ropes: RopeCache,
   { read, indexX, indexGate, indexWeights }: Record<string, Tensor>,
-  batch: Batch,
+  state: BlockState,
 ): Tensor {
+  const { batch, rows } = state;
   const { heads, dim, top, compressor } = chooser;
-  const k = entriesOf(rt, weights, plan, ropes, compressor, { x: indexX!, gate: indexGate! }, batch);
+  const k = entriesOf(rt, weights, plan, ropes, compressor, { x: indexX!, gate: indexGate! }, state);
   const q = applyLinear(rt, weights, chooser.q, read!);
   turnLast(rt, ropes, plan, batch, q, { heads, dim });
   const y = rt.allocate('i32', [batch.tokens, top]);
-  ops.indexKeys(
-    rt,
-    { q, k, weights: indexWeights! },
-    y,
-    { starts: batch.starts },
-    { heads, top, rate: compressor.rate },
-  );
+  const past = rows?.('index', dim, compressor.rate) ?? { starts: batch.starts };
+  ops.indexKeys(rt, { q, k, weights: indexWeights! }, y, past, { heads, top, rate: compressor.rate });
   for (const tensor of [k, q]) tensor.dispose();
   return y;
 }

@@ -67,7 +67,7 @@ function feeds(plan: ExpertsPlan, kind: 'gate_up' | 'down'): Feed[] {
 }
 
 /** What is read, f32|16 bits [T,C], stays the caller's. */
-function route(
+export function route(
   rt: NativeRuntime,
   plan: ExpertsPlan,
   weights: BlockWeights,

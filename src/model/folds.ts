@@ -8,8 +8,8 @@ import { apartNorms, streamLinears } from './stream-linears.js';
 /** Every site of a model; the axes of different sites permute different indices. */
 export function foldSites(plan: ModelPlan): FoldSite[] {
   return [
-    // Streams are mixed by linears of their own.
-    ...(plan.streams || plan.hyper ? [] : [residualSite(plan)]),
+    // Streams are mixed by linears of their own; layers of multi-token prediction read the stream beside embeddings.
+    ...(plan.streams || plan.hyper || plan.predictions.length > 0 ? [] : [residualSite(plan)]),
     ...plan.blocks.flatMap((block, index) => [...attentionSites(block, index), ...mlpSites(block, index)]),
   ];
 }

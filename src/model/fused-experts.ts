@@ -76,9 +76,12 @@ function expertSlices(source: WeightSource): Map<string, Slice> {
 function blockPrefix(table: Architecture, name: string, end: string | undefined): string | undefined {
   if (end === undefined || !name.endsWith(end)) return undefined;
   const prefix = name.slice(0, -end.length);
-  const [before = '', after = ''] = table.names.block.split('{layer}');
-  const index = prefix.slice(before.length, prefix.length - after.length);
-  return prefix === before + index + after && /^\d+$/.test(index) ? prefix : undefined;
+  const numbered = [table.names.block, table.prediction?.block ?? ''].some((block) => {
+    const [before = '', after = ''] = block.split('{layer}');
+    const index = prefix.slice(before.length, prefix.length - after.length);
+    return prefix === before + index + after && /^\d+$/.test(index);
+  });
+  return numbered ? prefix : undefined;
 }
 
 type Part = 'gate' | 'up' | 'down';

@@ -13,7 +13,9 @@ import { mlaStages, mlaTensors } from './mla.js';
 import { mlpStages, mlpTensors } from './mlp.js';
 import { asNamed } from './named.js';
 import { carried, embed, headInput, logits, outerTensors, streamWidth } from './outer.js';
-import { type BlockPlan, type ModelPlan, planModel } from './plan.js';
+import { type BlockPlan, blockCount, type ModelPlan, planModel } from './plan.js';
+import { predictionLayers } from './plan-prediction.js';
+import { predictionStages, predictionTensors } from './prediction.js';
 import type { Block, ModelGraph, Stage } from './program.js';
 import { RopeCache } from './rope-cache.js';
 import { shortcutStages } from './shortcut.js';
@@ -26,6 +28,34 @@ import { linearRef, storedTurned } from './weights.js';
  */
 export function openModel(source: WeightShapes): ModelGraph {
   const graph = buildGraph(planSource(source));
+  checkTensors(source, graph);
+  return graph;
+}
+
+/**
+ * The same with layers of multi-token prediction as blocks behind the model's, where `mtp` asks for them: what is calibrated and
+ * quantized. Throws LPQ_USAGE where the checkpoint has none that lpq knows.
+ */
+export function openBlocks(source: WeightShapes, mtp = false): ModelGraph {
+  if (!mtp) return openModel(source);
+  const plan = planSource(source);
+  requirePredictions(plan, source.dir);
+  const graph = buildGraph({ ...plan, blocks: [...plan.blocks, ...plan.predictions] });
+  checkTensors(source, graph);
+  return graph;
+}
+
+/** Throws LPQ_USAGE for a model without layers of multi-token prediction. */
+function requirePredictions({ predictions, architecture }: ModelPlan, dir: string): void {
+  if (predictions.length > 0) return;
+  throw new LpqError('LPQ_USAGE', `--mtp has no effect on ${dir}, which has no layers of multi-token prediction`, {
+    got: `${architecture}, and no tensors of such layers that lpq knows`,
+    expected: 'layers under their published names, as docs/architectures.md lists them',
+    hint: 'Leave --mtp out: whatever the architecture does not use is carried as it is.',
+  });
+}
+
+function checkTensors(source: WeightShapes, graph: ModelGraph): void {
   // Nothing but shapes is read of it.
   const view: WeightShapes = expertSource(source as WeightSource);
   for (const tensors of [graph.outer, ...graph.blocks.map((block) => block.tensors)])
@@ -33,12 +63,14 @@ export function openModel(source: WeightShapes): ModelGraph {
       const stored = storedTurned(view, name, graph.transposed) ? [...shape].reverse() : shape;
       checkTensor(view, name, stored, graph.architecture);
     }
-  return graph;
 }
 
 /** The plan of a checkpoint, by its own names. Throws LPQ_ARCH_UNKNOWN, LPQ_CONFIG. */
 export function planSource(source: WeightShapes): ModelPlan {
-  return planModel(asNamed(architectureOf(source.config, source.dir), source), source.config, source.dir);
+  const { config, dir } = source;
+  const table = asNamed(architectureOf(config, dir), source);
+  const layers = table.prediction ? predictionLayers(table, source, blockCount(table, config, dir)) : 0;
+  return planModel(table, config, dir, layers);
 }
 
 /** The graph of a plan. */
@@ -93,20 +125,20 @@ function mlpStagesOf(plan: BlockPlan['mlp'], parallel: boolean, shortcut: BlockP
 }
 
 function buildBlock(plan: BlockPlan, index: number, ropes: RopeCache): Block {
-  const { attention, mlp, parallel, shortcut } = plan;
+  const { attention, mlp, parallel, shortcut, prediction } = plan;
   const beside = parallel ? { norm: mlp.norm } : undefined;
-  const stages = shortcutStages(
-    [...mixerStages(plan, ropes, beside), ...mlpStagesOf(mlp, parallel, shortcut)],
-    shortcut,
-  );
+  const own = shortcutStages([...mixerStages(plan, ropes, beside), ...mlpStagesOf(mlp, parallel, shortcut)], shortcut);
+  const stages = prediction ? predictionStages(own, prediction) : own;
   return {
     index,
+    ...(prediction && { predicts: true as const }),
     tensors: new Map([
       ...mixerTensors(attention),
       ...(plan.beside ? mixerTensors(plan.beside) : []),
       ...mlpTensorsOf(mlp),
       ...(plan.altUp ? altUpTensors(plan) : endTensors(plan)),
       ...(plan.hyper ? hyperTensors(plan.hyper) : []),
+      ...(prediction ? predictionTensors(prediction) : []),
     ]),
     stages: plan.altUp
       ? alternating(stages, plan, plan.altUp)

@@ -19,8 +19,10 @@ import { type HyperPlan, hyperPlan } from './plan-hyper.js';
 import type { MlaPlan } from './plan-mla.js';
 import { type Activation, activationOf, type MlpPlan } from './plan-mlp.js';
 import { type PerLayerEnd, type PerLayerPlan, perLayerEnd, perLayerPlan } from './plan-per-layer.js';
+import { type PredictionPlan, predictionPath, predictionPlan } from './plan-prediction.js';
 import type { RopeSpec } from './rope.js';
 import { settingsOf } from './settings.js';
+import type { PredictionTable } from './tables/prediction.js';
 
 export type { AttentionPlan } from './plan-attention.js';
 export type { Activation, FusedMlpPlan, GatedMlpPlan, MlpPlan, PlainMlpPlan } from './plan-mlp.js';
@@ -44,6 +46,8 @@ export interface ModelPlan {
   /** logits = softCap(head * scale), no cap with 0. */
   readonly logits: { readonly scale: number; readonly softCap: number };
   readonly blocks: readonly BlockPlan[];
+  /** Layers of multi-token prediction, in the order in which each reads the one before. */
+  readonly predictions: readonly BlockPlan[];
 }
 
 /** h = project(table[id] * scale) + positions[position + first]. */
@@ -71,6 +75,8 @@ export interface BlockPlan {
   readonly scalar?: string;
   /** What experts made, added behind another block: 'from' this block's, 'over' it on its way, 'into' the stream behind this one. */
   readonly shortcut?: 'from' | 'over' | 'into';
+  /** Of a layer of multi-token prediction. */
+  readonly prediction?: PredictionPlan;
 }
 
 /**
@@ -126,15 +132,87 @@ const NOTHING: NothingPlan = {
 /** Far beyond any model: a config that says more is damaged, and must not keep the planner busy for hours. */
 const MOST_BLOCKS = 4096;
 
-/** Resolves a table against a config.json. Throws LPQ_CONFIG naming the key. */
-export function planModel(table: Architecture, raw: Readonly<Record<string, unknown>>, dir: string): ModelPlan {
+/** How many blocks the tables say, those that a layer consists of counted each. Throws LPQ_CONFIG. */
+export function blockCount(table: Architecture, raw: Readonly<Record<string, unknown>>, dir: string): number {
+  return blocksOf(settingsOf(table, raw, dir), table);
+}
+
+function blocksOf(config: Config, { parts = 1, sizes }: Architecture): number {
+  return parts * config.count(sizes?.layers ?? ['num_hidden_layers'], undefined, 1, MOST_BLOCKS / parts);
+}
+
+/**
+ * Resolves a table against a config.json; `predictions`: how many layers of multi-token prediction there are. Throws LPQ_CONFIG naming the
+ * key.
+ */
+export function planModel(
+  table: Architecture,
+  raw: Readonly<Record<string, unknown>>,
+  dir: string,
+  predictions = 0,
+): ModelPlan {
   const config = settingsOf(table, raw, dir);
   const hidden = config.count(table.sizes?.hidden ?? ['hidden_size']);
   const vocab = config.count(['vocab_size']);
-  const parts = partTables(table);
-  const layers =
-    parts.length * config.count(table.sizes?.layers ?? ['num_hidden_layers'], undefined, 1, MOST_BLOCKS / parts.length);
+  const layers = blocksOf(config, table);
   const norm = normMaker(config, table, hidden);
+  const embedding = embeddingPlan(config, table, hidden);
+  const perLayer = perLayerPlan(config, table, layers, hidden, norm);
+  const streams = streamsPlan(config, table, hidden);
+  const blockOf = blockPlanner(config, table, { hidden, layers, perLayer, streams }, norm);
+  const blocks = Array.from({ length: layers }, (_, index) => blockOf(index));
+  const tied = config.flag(table.tied);
+  const normFirst = config.flag(table.residual?.normFirst ?? true);
+  const bare = !normFirst || config.flag(table.residual?.withoutFinalNorm ?? false);
+  const finalNorm = bare ? undefined : norm(table.names.finalNorm);
+  const model = { blocks: layers, hidden, vocab, embedding };
+  return {
+    architecture: table.modelType,
+    hidden,
+    vocab,
+    embedding,
+    ...(perLayer && { perLayer }),
+    ...(streams && { streams }),
+    ...(blocks[0]?.hyper && { hyper: { streams: blocks[0].hyper.streams } }),
+    finalNorm,
+    projectOut: projection(table.names.projectOut, embedding.width, hidden),
+    head: {
+      name: tied ? table.names.embedding : table.names.head,
+      n: vocab,
+      k: embedding.width,
+      bias: config.flag(table.headBias ?? false),
+    },
+    tied,
+    logits: {
+      scale: settingNumber(config, table.logits?.multiply ?? 1) / positive(config, table.logits?.divide ?? 1),
+      softCap: config.optional(table.logits?.softCap),
+    },
+    blocks,
+    predictions: Array.from({ length: table.prediction ? predictions : 0 }, (_, at) => {
+      const own = table.prediction as PredictionTable;
+      const prefix = predictionPath(own, own.block, at, layers);
+      const block = blockOf(layers + at, { prefix, layer: own.numbered === 'on' ? layers + at : at });
+      return { ...block, prediction: predictionPlan(own, at, model, norm, finalNorm) };
+    }),
+  };
+}
+
+/** What a block is resolved with beside the tables. */
+interface ModelFacts {
+  readonly hidden: number;
+  readonly layers: number;
+  readonly perLayer: PerLayerPlan | undefined;
+  readonly streams: StreamsPlan | undefined;
+}
+
+/** Resolves blocks; `predicting`: where that of a layer of multi-token prediction stands, which has attention. */
+function blockPlanner(
+  config: Config,
+  table: Architecture,
+  { hidden, layers, perLayer, streams }: ModelFacts,
+  norm: NormMaker,
+): (index: number, predicting?: { readonly prefix: string; readonly layer: number }) => BlockPlan {
+  const parts = partTables(table);
   const activation = activationOf(config, table.mlp);
   const attentions = parts.map((part) => attentionOf(config, part, hidden, norm));
   const recurrent = mixerPlanner(config, table.recurrent, hidden, norm);
@@ -150,13 +228,11 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
     bias,
     ...(table.transposed && { transposed: true }),
   });
-  const perLayer = perLayerPlan(config, table, layers, hidden, norm);
-  const streams = streamsPlan(config, table, hidden);
-  const blocks = Array.from({ length: layers }, (_, index): BlockPlan => {
+  return (index, predicting) => {
     const part = index % parts.length;
     const own = parts[part] as Architecture;
-    const layer = (index - part) / parts.length;
-    const prefix = table.names.block.replace('{layer}', String(layer));
+    const layer = predicting?.layer ?? (index - part) / parts.length;
+    const prefix = predicting?.prefix ?? table.names.block.replace('{layer}', String(layer));
     const branch: BlockParts['branch'] = (names) => ({
       norm: names.norm !== undefined && normFirst ? norm(prefix + names.norm) : undefined,
       postNorm: names.postNorm === undefined ? undefined : norm(prefix + names.postNorm),
@@ -164,18 +240,11 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
       multiplier,
     });
     const block = { prefix, index, layers, linear, branch };
-    const mixer = recurrent(block);
+    const mixer = predicting ? undefined : recurrent(block);
     const only = table.single && branchOf(config, table.single, mixer, index, layers);
-    const facts = {
-      table,
-      own,
-      hidden,
-      norm,
-      multiplier,
-      activation,
-      sparse: only ? only === 'experts' : sparse?.(layer) === true,
-      layer,
-    };
+    // Layers of multi-token prediction are as the last block is.
+    const dense = only ? only !== 'experts' : sparse?.(Math.min(layer, layers / parts.length - 1)) !== true;
+    const facts = { table, own, hidden, norm, multiplier, activation, sparse: !dense, layer };
     const mlp = mlpOf(
       config,
       facts,
@@ -195,32 +264,6 @@ export function planModel(table: Architecture, raw: Readonly<Record<string, unkn
       ...(table.blockScale !== undefined && { scalar: prefix + table.blockScale }),
       ...(parts.length > 1 && sparse?.(layer) && { shortcut: shortcutOf(part, parts.length) }),
     };
-  });
-  const embedding = embeddingPlan(config, table, hidden);
-  const tied = config.flag(table.tied);
-  const bare = !normFirst || config.flag(table.residual?.withoutFinalNorm ?? false);
-  return {
-    architecture: table.modelType,
-    hidden,
-    vocab,
-    embedding,
-    ...(perLayer && { perLayer }),
-    ...(streams && { streams }),
-    ...(blocks[0]?.hyper && { hyper: { streams: blocks[0].hyper.streams } }),
-    finalNorm: bare ? undefined : norm(table.names.finalNorm),
-    projectOut: projection(table.names.projectOut, embedding.width, hidden),
-    head: {
-      name: tied ? table.names.embedding : table.names.head,
-      n: vocab,
-      k: embedding.width,
-      bias: config.flag(table.headBias ?? false),
-    },
-    tied,
-    logits: {
-      scale: settingNumber(config, table.logits?.multiply ?? 1) / positive(config, table.logits?.divide ?? 1),
-      softCap: config.optional(table.logits?.softCap),
-    },
-    blocks,
   };
 }
 

@@ -15,6 +15,8 @@ export interface Batch {
   readonly longest: number;
   /** Tokens of each sequence. */
   readonly lengths: readonly number[];
+  /** How many tokens come before those of each sequence, where the batch holds only the newest. */
+  readonly earlier?: readonly number[];
   /** I32 [S+1] and I32 [T]. makeBatch() in batch.ts makes all of these. */
   readonly starts: Tensor;
   readonly positions: Tensor;
@@ -83,8 +85,8 @@ export interface BlockState {
   readonly attend?: CachedAttention;
   /** There too: what a recurrence of this block goes on from, its state f32 [slots, ...shape] kept under `name`. */
   readonly recall?: (name: string, shape: readonly number[]) => Past;
-  /** There too: rows f32 [slots, R, width] of this block kept under `name`, with room for those of the batch's tokens. */
-  readonly rows?: (name: string, width: number) => Past;
+  /** There too: rows f32 [slots, R, width] of this block kept under `name`, one for `rate` (1) tokens, with room for the batch's. */
+  readonly rows?: (name: string, width: number, rate?: number) => Past;
   /**
    * What a branch has made and h lacks: h is h + y * scale, y [T,C] in any activation dtype. Only where `attend` is; who reads h asks
    * for it (branch.ts).
@@ -131,6 +133,8 @@ export interface Block {
   /** Full names of every weight the block needs, and the shapes the architecture demands. */
   readonly tensors: ReadonlyMap<string, readonly number[]>;
   readonly stages: readonly Stage[];
+  /** Of multi-token prediction: it goes on from the final states, and the head does not read what it makes. */
+  readonly predicts?: true;
 }
 
 /** The graph of a model; it holds no weights but the few that head() and embed() need. */

@@ -5,7 +5,9 @@ import { printGranularity } from '../core/granularity.js';
 import { type IntegerForm, integerForm } from './integer-form.js';
 import type { PackLayout } from './layout.js';
 import { firstFit, layoutTarget } from './layout-target.js';
+import { leftPlain } from './left-plain.js';
 import type { ReaderLimit } from './reader-limits.js';
+import { escaped } from './roles.js';
 import type { PackedModel, PackTarget } from './target.js';
 
 /** The two conventions share everything but the bias of the zero points and a word in the config. */
@@ -19,6 +21,7 @@ export function gptqTarget(
     name: layout.name,
     describe,
     byName: true,
+    serve: ['vllm serve DIR', 'transformers serve DIR'],
     limits,
     left: 'dense',
     choose: (moduleName, module, facts) => firstFit([layout], moduleName, module, facts),
@@ -52,8 +55,15 @@ function gptqModelConfig({ checkpoint, decisions, plainLinears, roles }: PackedM
   const dynamic: Record<string, Record<string, unknown>> = {};
   for (const other of others) for (const name of other.names) dynamic[`+:${roles.pattern(name)}`] = facts(other);
   const plain = [...decisions].filter(([, decision]) => decision.action === 'fallback').map(([name]) => name);
-  for (const name of [...plain, ...plainLinears.filter((each) => !roles.isHead(each))])
-    dynamic[`-:${roles.pattern(name)}`] = {};
+  const taken = [...schemes.values()].flatMap(({ names }) => names);
+  const unquantized = [...plain, ...plainLinears.filter((each) => !roles.isHead(each))];
+  const { modules, layers } = leftPlain(unquantized, taken, roles);
+  for (const name of modules) {
+    const pattern = roles.pattern(name);
+    // vLLM takes a rule with the letters mtp in it for one about all such layers.
+    dynamic[`-:${roles.prediction(name) ? pattern.replaceAll('mtp', 'mt[p]') : pattern}`] = {};
+  }
+  for (const layer of layers) dynamic[`-:^${escaped(layer)}`] = {};
   const { provenance } = checkpoint.manifest;
   const damp = provenance.options.damp;
   const quantization = gptqConfig({

@@ -9,9 +9,11 @@ import { OutputDirectory } from '../../formats/directory/output-directory.js';
 import { withSettings } from '../../formats/foreign/settings.js';
 import { readConfigText } from '../../formats/safetensors/checkpoint.js';
 import type { WriterOptions } from '../../formats/safetensors/write.js';
-import { SHARD_FILE, type Shard } from '../../formats/shards/schema.js';
+import type { ShardManifest } from '../../formats/shards/schema.js';
+import { SHARD_FILE, type Shard } from '../../formats/shards/shard.js';
 import { LpqError } from '../core/error.js';
 import { allPacked, type PackRuntime } from '../layout/engine.js';
+import { packedCard } from './card.js';
 import { declaration } from './declaration.js';
 import { type PackPlan, planPack } from './plan.js';
 import type { Decision, PackTarget } from './target.js';
@@ -56,6 +58,8 @@ export interface PackRequest {
   readonly source?: string | undefined;
   /** Directory to make. */
   readonly output: string;
+  /** Commands that its card names, DIR standing for it; default: those of the target. */
+  readonly serve?: readonly string[];
   /** Of the CPU; its `layouts` lay out codes on a CUDA device. */
   readonly runtime: PackRuntime;
   /** Before anything is written; what it throws ends the run. */
@@ -123,6 +127,7 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
     const modules = new Map(
       [...plan.decisions].map(([name, decision]) => [name, declaration(input, name, decision, plan.target)]),
     );
+    const card = packedCard(request, plan);
     writer = await ArtifactWriter.create(
       output,
       {
@@ -131,6 +136,7 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
         carried: plan.carried,
         ...packedCache(input, plan.target),
         config,
+        card,
       },
       request.writer,
     );
@@ -141,7 +147,7 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
     const manifest = await writer.finish(input.manifest.provenance);
     for (const { name } of plan.carried) input.requireCarried(name, manifest.carried[name] as string);
     stopIfAborted(request.signal);
-    if (shard) await markShard(output, shard, manifest, config);
+    if (shard) await markShard(output, shard, manifest, { config, card });
     await request.onComplete?.(output.path);
     await output.commit();
     return {
@@ -190,7 +196,7 @@ async function markShard(
   output: OutputDirectory,
   shard: Shard,
   manifest: ArtifactManifest,
-  config: string,
+  more: Pick<Extract<ShardManifest, { of: 'artifact' }>, 'config' | 'card'>,
 ): Promise<void> {
   const { target, modules, carried, provenance, kv } = manifest;
   const kept = { target, ...(kv && { kv }), carried, provenance, modules };
@@ -199,7 +205,7 @@ async function markShard(
     version: 1,
     ...shard,
     of: 'artifact',
-    config,
+    ...more,
     manifest: kept,
   });
   for (const name of ['lpq.json', 'config.json']) await rm(path.join(output.path, name));

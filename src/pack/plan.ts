@@ -113,7 +113,7 @@ function isLinear({ name, dtype, shape }: TensorSpec): boolean {
     name.endsWith('.weight') &&
     shape.length === 2 &&
     ['F64', 'F32', 'F16', 'BF16'].includes(dtype) &&
-    !/(^|\.)(embed(?!_out|\w*proj)\w*|wte|wpe|\w*embeddings?)\.weight$/.test(name)
+    !/(^|\.)(embed(?!_out|\w*proj)\w*|\w*_embed|wte|wpe|\w*embeddings?)\.weight$/.test(name)
   );
 }
 

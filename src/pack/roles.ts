@@ -1,6 +1,8 @@
 import type { Architecture } from '../model/architecture.js';
 import { knownArchitecture } from '../model/architectures/index.js';
 import { isBeside, spellings } from '../model/named.js';
+import { blockCount } from '../model/plan.js';
+import { predictionRoot } from '../model/plan-prediction.js';
 
 /** What the modules of a model are to the programs that load it, as far as its architecture's table is known. */
 export interface ModelRoles {
@@ -14,6 +16,10 @@ export interface ModelRoles {
   readonly nested: boolean;
   /** A regular expression of a module as each program calls it; of one beside the language model (a tower, a projector) of all there. */
   pattern(name: string): string;
+  /** What all names of the layer of multi-token prediction begin with to which a module belongs; undefined of any other. */
+  prediction(name: string): string | undefined;
+  /** Whether vLLM looks a module of such a layer up under another name, too; its pattern then has both. */
+  aliased(name: string): boolean;
   /** The checkpoints of this architecture hold the experts of a block in one tensor, and its loaders know no other names. */
   readonly fusedExperts: boolean;
   /** They hold them in one tensor, and not every loader knows the names of single experts, too. */
@@ -26,15 +32,35 @@ export function rolesOf(config: Readonly<Record<string, unknown>>): ModelRoles {
   const name = table?.names.head ?? 'lm_head';
   const head = ending(name);
   const expert = table ? expertPattern(table) : /\.experts\.\d+\./;
+  const blocks = table?.prediction ? blockCount(table, config, '') : 0;
   return {
     head: name,
     isHead: (module) => head.test(module),
     nested: table?.text !== undefined,
-    pattern: (module) => (table?.text ? nestedPattern(table, module, head) : `^${escaped(module)}$`),
+    pattern: (module) => {
+      const names = table ? predictionNames(table, module, blocks) : [];
+      if (names.length > 0) return anyOf(names);
+      return table?.text ? nestedPattern(table, module, head) : anyOf([module]);
+    },
     isExpert: (name) => expert?.test(name) ?? false,
+    prediction: (module) => (table ? predictionRoot(table, module, blocks) : undefined),
+    aliased: (module) => table !== undefined && predictionNames(table, module, blocks).length > 1,
     storedFused: table?.experts?.fused !== undefined && table.experts.named !== 'all',
     fusedExperts: table?.experts?.fused !== undefined && !table.experts.named,
   };
+}
+
+/** A module of a layer of multi-token prediction as its checkpoint and as vLLM call it; none of any other. */
+function predictionNames(table: Architecture, module: string, blocks: number): string[] {
+  const root = predictionRoot(table, module, blocks);
+  if (root === undefined) return [];
+  const alias = table.prediction?.aliases[module.slice(root.length)];
+  return alias === undefined ? [module] : [module, root + alias];
+}
+
+function anyOf(names: readonly string[]): string {
+  const all = names.map(escaped);
+  return all.length > 1 ? `^(${all.join('|')})$` : `^${all[0]}$`;
 }
 
 /** transformers 5 moves what published checkpoints have at the top below 'model.'. */
@@ -42,8 +68,7 @@ function nestedPattern(table: Architecture, module: string, head: RegExp): strin
   if (head.test(module)) return `^(.*\\.)?${escaped(table.names.head)}$`;
   if (isBeside(table, module))
     return `^(model\\.)?${escaped(module.replace(/^model\./, '').split('.')[0] as string)}\\.`;
-  const all = spellings(table, module).map(escaped);
-  return all.length > 1 ? `^(${all.join('|')})$` : `^${all[0]}$`;
+  return anyOf(spellings(table, module));
 }
 
 function expertPattern({ experts }: Architecture): RegExp | undefined {

@@ -86,6 +86,8 @@ export interface PackTarget {
   readonly describe: string;
   /** Whether its readers find modules by the names of the checkpoint: an expert is then a module of its own, or there is no place for it. */
   readonly byName?: boolean;
+  /** Commands that serve its artifacts, DIR standing for one; default: lpq generate. */
+  readonly serve?: readonly string[];
   /** Whether it can give each rank its part of a module. */
   readonly tensorParallel?: boolean;
   /** Whether what linears read instead of their input (W4Ax) goes along; else weights are packed alone, for 16 bits. */

@@ -10,7 +10,7 @@ import {
 import type { NativeRuntime } from '../../native/binding.js';
 import { disposeStatistics, type FeedStatistics, type Streams, sweepStatistics } from '../calibrate/statistics.js';
 import { type Calibration, calibrationRecord } from '../calibrate/text.js';
-import { openModel } from '../model/graph.js';
+import { openBlocks } from '../model/graph.js';
 import type { Block, BlockWeights, Feed, LinearRef, ModelGraph } from '../model/program.js';
 import type { WeightSource } from '../model/source.js';
 import { disposeWeights, loadWeights } from '../model/weights.js';
@@ -26,6 +26,8 @@ export interface CollectRequest {
   readonly output: string;
   readonly calibration: Calibration;
   readonly version: string;
+  /** Of layers of multi-token prediction, too. */
+  readonly mtp?: boolean;
 }
 
 export interface CollectEvents {
@@ -39,10 +41,11 @@ function tensorOf({ linears }: Feed): string {
   return `${(linears[0] as LinearRef).name}.moments`;
 }
 
-/** All blocks, and the head where it is a linear of its own. */
+/** All blocks, and the head where it is a linear of its own: in front of layers of multi-token prediction, which change what it reads. */
 export function walkOf(graph: ModelGraph): Block[] {
   const head: Block = { index: graph.blocks.length, tensors: new Map(), stages: [headStage(graph)] };
-  return graph.head.tied ? [...graph.blocks] : [...graph.blocks, head];
+  const [own, predicting] = [false, true].map((is) => graph.blocks.filter(({ predicts = false }) => predicts === is));
+  return [...(own ?? []), ...(graph.head.tied ? [] : [head]), ...(predicting ?? [])];
 }
 
 /** What the statistics of a run are told from others by. */
@@ -77,7 +80,7 @@ export async function collectStatistics(
 ): Promise<StatisticsManifest> {
   const source = SourceCheckpoint.open(request.source);
   try {
-    const graph = openModel(source);
+    const graph = openBlocks(source, request.mtp);
     const walk = walkOf(graph);
     const feeds = new Map<string, DeclaredFeed>();
     for (const { stages } of walk)

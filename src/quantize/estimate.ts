@@ -7,7 +7,7 @@ import { plannedBytes } from '../../formats/canonical/write.js';
 import { isWeightFile } from '../../formats/directory/carry.js';
 import { listFiles } from '../../formats/directory/output-directory.js';
 import { readConfigText } from '../../formats/safetensors/checkpoint.js';
-import { openModel } from '../model/graph.js';
+import { openBlocks } from '../model/graph.js';
 import type { Feed, ModelGraph } from '../model/program.js';
 import { bitsPerWeight } from './grid.js';
 import { blockMemory, DEVICE_BATCH_TOKENS } from './memory-plan.js';
@@ -15,7 +15,7 @@ import { plannedModules, planQuantization } from './plan.js';
 import type { QuantizeRequest } from './run.js';
 import { SourceView } from './source-view.js';
 
-type Request = Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead'>;
+type Request = Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead' | 'mtp'>;
 
 /** What a run will take, in bytes. */
 export interface Estimate {
@@ -39,7 +39,7 @@ export interface CalibrationSize {
 export async function outputBytes(checkpoint: SourceCheckpoint, request: Request): Promise<number> {
   const source = new SourceView(checkpoint);
   const modules = plannedModules(checkpoint, request);
-  const plan = planQuantization(openModel(source), request);
+  const plan = planQuantization(openBlocks(source, request.mtp), request);
   const weights = new Set([...modules.keys()].map((name) => `${name}.weight`));
   const carried = [...source.names()].filter((name) => !weights.has(name));
   const tensors = plannedBytes({ modules, carried: carried.map((name) => source.spec(name)) });

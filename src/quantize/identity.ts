@@ -32,6 +32,7 @@ export function runIdentity(
     scheme: printScheme(request.scheme),
     rules: request.rules.map(({ match, scheme }) => [match.source, scheme === 'skip' ? scheme : printScheme(scheme)]),
     lm_head: request.lmHead,
+    ...(request.mtp && { mtp: true }),
     'options of the method': request.quantizer.options,
     'calibration tokens': calibration && tokensHash(calibration),
   };

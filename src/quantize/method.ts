@@ -42,7 +42,7 @@ export interface Method {
 export interface Preparation {
   readonly rt: NativeRuntime;
   readonly source: SourceCheckpoint;
-  readonly request: Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead'>;
+  readonly request: Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead' | 'mtp'>;
   readonly settings: OptionValues;
   readonly calibration: Calibration;
   /** What quantizer() made. */

@@ -61,7 +61,7 @@ export async function quantizeModel(
   };
   try {
     streams = await calibratedStreams(rts, graph, outer, calibration.sequences, paired, quantizer.coverage);
-    if (work.at(-1)?.key !== 'head') for (const weights of outer) disposeWeights(weights);
+    if (!work.some(({ key }) => key === 'head')) for (const weights of outer) disposeWeights(weights);
     next = await load(work[0]?.block.tensors.keys() ?? []);
     for (const [index, { key, block }] of work.entries()) {
       await timed(events, 'block', async () => {
@@ -106,7 +106,8 @@ export async function quantizeModel(
 function wholeBlocks({ quantizer, schemes }: BlockContext, source: SourceView): typeof quantizeBlock {
   if (!quantizer.solveBlock) return quantizeBlock;
   const solve = quantizer.solveBlock.bind(quantizer);
-  const plans = planSource(source).blocks;
+  const { blocks, predictions } = planSource(source);
+  const plans = [...blocks, ...predictions];
   return (context, block, lanes, walk) =>
     linearsOf(block).some(({ name }) => schemes.has(name))
       ? quantizeWholeBlock(context, solve, plans[block.index] as BlockPlan, block, lanes, walk)
@@ -122,7 +123,9 @@ export interface Work {
 /** The blocks to walk through: up to the last one with something left to do, for those behind it need no activations. */
 function workOf(graph: ModelGraph, request: QuantizeRequest, progress: Progress): Work[] {
   const all: Work[] = graph.blocks.map((block) => ({ key: block.index, block }));
-  if (request.lmHead) all.push({ key: 'head', block: headBlock(graph) });
+  // Layers of multi-token prediction change what the head reads.
+  const own = graph.blocks.findIndex(({ predicts }) => predicts);
+  if (request.lmHead) all.splice(own < 0 ? all.length : own, 0, { key: 'head', block: headBlock(graph) });
   return all.slice(0, all.findLastIndex(({ key }) => !progress.has(key)) + 1);
 }
 

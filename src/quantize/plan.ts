@@ -1,7 +1,7 @@
 import type { SourceCheckpoint } from '../../formats/canonical/source.js';
 import type { ModuleDeclaration } from '../../formats/canonical/tensors.js';
 import { LpqError } from '../core/error.js';
-import { openModel } from '../model/graph.js';
+import { openBlocks } from '../model/graph.js';
 import type { LinearRef, ModelGraph } from '../model/program.js';
 import type { ActivationForm } from '../model/source.js';
 import { zerosOf } from './grid.js';
@@ -53,11 +53,12 @@ export function planQuantization(
 export function plannedModules(
   checkpoint: SourceCheckpoint,
   request: Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead' | 'redo'> & {
+    readonly mtp?: boolean;
     readonly codes?: { readonly block: number } | undefined;
   },
 ): Map<string, ModuleDeclaration> {
   const source = new SourceView(checkpoint);
-  const graph = openModel(source);
+  const graph = openBlocks(source, request.mtp);
   const plan = planQuantization(graph, request);
   const kept = request.redo && KeptModules.open(request.redo, source, request.lmHead ? undefined : graph.head.name);
   kept?.close();

@@ -4,10 +4,7 @@ import { type SafetensorsDtype, tensorBytes } from '../../formats/safetensors/dt
 import type { TensorEntry } from '../../formats/safetensors/header.js';
 import type { Tensor } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
-import { architectureOf } from '../model/architectures/index.js';
-import { buildGraph } from '../model/graph.js';
-import { asNamed } from '../model/named.js';
-import { planModel } from '../model/plan.js';
+import { buildGraph, planSource } from '../model/graph.js';
 import type { ModelGraph } from '../model/program.js';
 import type { WeightShapes } from '../model/source.js';
 
@@ -25,7 +22,7 @@ export function isPlan({ weights }: SourceCheckpoint): boolean {
   return weights instanceof PlannedTensors;
 }
 
-/** Names of an index that no plan has: towers, blocks of multi-token prediction, codes and scales of what is published in low bits. */
+/** Names of an index that no plan has: towers, codes and scales of what is published in low bits. */
 export function beyondPlan({ weights }: SourceCheckpoint): readonly string[] {
   return weights instanceof PlannedTensors ? weights.beyond : [];
 }
@@ -33,8 +30,9 @@ export function beyondPlan({ weights }: SourceCheckpoint): readonly string[] {
 function plannedTensors(dir: string, index: ReadonlySet<string>): PlannedTensors {
   const config = readConfig(dir);
   const spelled: WeightShapes = { dir, config, names: () => index, has: (name) => index.has(name), shape: () => [] };
-  const table = asNamed(architectureOf(config, dir), spelled);
-  return new PlannedTensors(dir, buildGraph(planModel(table, config, dir)), dtypeOf(config), index);
+  const plan = planSource(spelled);
+  const graph = buildGraph({ ...plan, blocks: [...plan.blocks, ...plan.predictions] });
+  return new PlannedTensors(dir, graph, dtypeOf(config), index);
 }
 
 /** What a config says that its weights are; bf16 where it does not, or says a type of codes. */

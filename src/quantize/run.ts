@@ -7,15 +7,17 @@ import { type CanonicalPlan, CanonicalWriter, plannedShards } from '../../format
 import { directoryOrigin } from '../../formats/directory/origin.js';
 import { OutputDirectory } from '../../formats/directory/output-directory.js';
 import type { PartialMode } from '../../formats/directory/partial.js';
+import { SETTINGS_FILES } from '../../formats/foreign/settings.js';
 import { readConfigText } from '../../formats/safetensors/checkpoint.js';
-import { SHARD_FILE, type Shard, type ShardManifest } from '../../formats/shards/schema.js';
+import type { ShardManifest } from '../../formats/shards/schema.js';
+import { SHARD_FILE, type Shard } from '../../formats/shards/shard.js';
 import type { SavedStatistics } from '../../formats/statistics/read.js';
 import type { NativeRuntime } from '../../native/binding.js';
 import { type Calibration, calibrationRecord } from '../calibrate/text.js';
 import { tell } from '../core/activity.js';
 import { LpqError } from '../core/error.js';
 import type { TensorRewrite } from '../model/folded.js';
-import { openModel, unusedTensors } from '../model/graph.js';
+import { openBlocks, unusedTensors } from '../model/graph.js';
 import type { Block, ModelGraph, Stage } from '../model/program.js';
 import type { ActivationForm, KvForm } from '../model/source.js';
 import type { BlockContext } from './blocks.js';
@@ -54,6 +56,8 @@ export interface QuantizeRequest {
   readonly kv?: KvForm;
   /** Also quantize lm_head, where it is not tied to the embedding. */
   readonly lmHead: boolean;
+  /** Also quantize layers of multi-token prediction. */
+  readonly mtp?: boolean;
   /** Recorded in the provenance, as the user gave them. */
   readonly options: Readonly<Record<string, unknown>>;
   readonly version: string;
@@ -100,7 +104,7 @@ export async function quantizeCheckpoint(
   let kept: KeptModules | undefined;
   try {
     const source = new SourceView(checkpoint, request.rewrite);
-    const graph = openModel(source);
+    const graph = openBlocks(source, request.mtp);
     requireExperts(graph, request);
     if (request.redo) kept = KeptModules.open(request.redo, source, request.lmHead ? undefined : graph.head.name);
     const keptNames = [...(kept?.schemes.keys() ?? [])];
@@ -136,7 +140,7 @@ export async function quantizeCheckpoint(
     try {
       const before = earlierRun(output, identity);
       if (before) await output.removeAllBut(plannedShards(canonical));
-      await timed(events, 'write', () => output.carryFrom(request.source));
+      await timed(events, 'write', () => output.carryFrom(request.source, { except: SETTINGS_FILES }));
       const writer = await CanonicalWriter.create(output, canonical, { partial: true });
       let log: RunLog | undefined;
       let progress: Progress | undefined;

@@ -1,7 +1,7 @@
 import type { SourceCheckpoint } from '../../formats/canonical/source.js';
 import type { NativeRuntime } from '../../native/binding.js';
 import { tell } from '../core/activity.js';
-import { openModel } from '../model/graph.js';
+import { openBlocks } from '../model/graph.js';
 import type { Block, ModelGraph } from '../model/program.js';
 import type { BlockContext } from './blocks.js';
 import { linearsOf } from './linears.js';
@@ -27,11 +27,11 @@ export interface Trial {
 export async function timeBlock(
   rts: readonly NativeRuntime[],
   checkpoint: SourceCheckpoint,
-  request: Pick<QuantizeRequest, 'scheme' | 'rules' | 'quantizer' | 'calibration' | 'statistics'>,
+  request: Pick<QuantizeRequest, 'scheme' | 'rules' | 'quantizer' | 'calibration' | 'statistics' | 'mtp'>,
   check: () => void = () => {},
 ): Promise<Trial> {
   const source = new SourceView(checkpoint);
-  const graph = openModel(source);
+  const graph = openBlocks(source, request.mtp);
   const schemes = new Map(
     [...planQuantization(graph, { ...request, lmHead: false })].map(([name, { scheme }]) => [name, scheme]),
   );

@@ -1,4 +1,5 @@
 import path from 'node:path';
+import { bitsOfModule } from '../../formats/canonical/bits.js';
 import type { CanonicalManifest, CanonicalModule, Quality } from '../../formats/canonical/schema.js';
 import type { Measures, Report, ReportModule } from '../../formats/report/schema.js';
 
@@ -67,7 +68,7 @@ function moduleOf(name: string, module: CanonicalModule, facts: ModuleFacts | un
     scheme: facts?.scheme ?? schemeOf(module),
     shape: module.shape,
     method: quality?.method ?? null,
-    bitsPerWeight: quality?.bitsPerWeight ?? bitsOf(module),
+    bitsPerWeight: quality?.bitsPerWeight ?? bitsOfModule(module),
     relativeError: quality?.relativeError ?? null,
     damp: quality?.damp ?? null,
     tokens: facts?.tokens ?? null,
@@ -92,13 +93,4 @@ function schemeOf({ type, granularity, zeros, scales, sparsity }: CanonicalModul
     ...(scales.dtype === 'f16' ? [] : [scales.dtype]),
     ...(sparsity === 'none' ? [] : [sparsity]),
   ].join(' ');
-}
-
-/** Of a module without a record of its quality: codes, and scales of 8, 16 or 32 bits. */
-function bitsOf({ type, shape, scales, sparsity }: CanonicalModule): number {
-  const width = Number(/^[iuf](\d)/.exec(type)?.[1] ?? 8);
-  const scaleBits = scales.dtype === 'f32' ? 32 : scales.dtype.startsWith('f8') ? 8 : 16;
-  const [n, k] = shape;
-  const count = Math.ceil(n / scales.block[0]) * Math.ceil(k / scales.block[1]);
-  return (sparsity === '2:4' ? width / 2 + 1 : width) + (scaleBits * count) / (n * k);
 }

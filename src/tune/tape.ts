@@ -23,8 +23,8 @@ export class Tape {
 
   /** `gradients`: dW f32 [N,K] of the linears that are trained, by NAME, which backward() adds to. */
   constructor(
-    private readonly rt: NativeRuntime,
-    private readonly weights: BlockWeights,
+    readonly rt: NativeRuntime,
+    readonly weights: BlockWeights,
     private readonly gradients: ReadonlyMap<string, Tensor>,
   ) {}
 
@@ -158,22 +158,25 @@ export class Tape {
     for (const tensor of this.owned) tensor.dispose();
   }
 
-  private record(y: Value, product: (dy: Tensor) => void): Value {
+  /** y as an operation makes it; `product` runs on the way back, where y is wanted and read by something, on its gradient. */
+  record(y: Value, product: (dy: Tensor) => void): Value {
     if (y.wanted) this.products.push(() => y.grad && product(y.grad));
     return y;
   }
 
-  private made(tensor: Tensor, wanted: boolean): Value {
+  /** A value of a tensor that becomes the tape's. */
+  made(tensor: Tensor, wanted: boolean): Value {
     return { tensor: this.keep(tensor), wanted };
   }
 
-  private keep(tensor: Tensor): Tensor {
+  /** A tensor that goes with the tape. */
+  keep(tensor: Tensor): Tensor {
     this.owned.push(tensor);
     return tensor;
   }
 
   /** Where a product puts the gradient of x. */
-  private into(x: Value): { dx: Tensor; accumulate: boolean } {
+  into(x: Value): { dx: Tensor; accumulate: boolean } {
     const accumulate = x.grad !== undefined;
     x.grad ??= this.keep(this.rt.allocate('f32', x.tensor.shape));
     return { dx: x.grad, accumulate };

@@ -104,7 +104,7 @@ class Trainer {
   ): Promise<{ sum: number; elements: number }> {
     const { rt, lane, task } = this;
     const [input, target] = [lane.inputs.state(batch), lane.outputs.state(batch)];
-    const made = passBlock(rt, task.plan, this.weights, this.ropes, input, gradients);
+    const made = await passBlock(rt, task.plan, this.weights, this.ropes, input, gradients);
     const [tokens, width] = target.h.shape as [number, number];
     const dy = rt.allocate('f32', [tokens, width]);
     const sums = rt.allocate('f64', [tokens]);

@@ -16,7 +16,7 @@ const INDEX = 'model.safetensors.index.json';
 /** Settings of quantization, which loaders look for beside config.json: the packer writes them anew, or leaves them out. */
 const SETTINGS = ['quantize_config.json', 'quant_config.json', 'hf_quant_config.json'];
 /** Written anew by the packer, so not to be found byte for byte in the quantized checkpoint. */
-const REGENERATED = ['lpq.json', 'config.json', INDEX, ...SETTINGS];
+const REGENERATED = ['lpq.json', 'config.json', INDEX, 'README.md', 'README.base.md', ...SETTINGS];
 /** Weights in any container, and indices over them: loaders take what they find. */
 const WEIGHTS = /\.(safetensors|bin|pt|pth|ckpt|pkl|msgpack|h5|onnx|onnx_data|gguf)$|\.index\.json$/i;
 /** What no engine reads, and a publisher adds. */

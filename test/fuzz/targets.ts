@@ -18,7 +18,7 @@ import { schemesFrom } from '../../src/cli/quantize/schemes.js';
 import { mergeSettings } from '../../src/cli/quantize/settings.js';
 import { openModel } from '../../src/model/graph.js';
 import { readJournal } from '../../src/quantize/journal.js';
-import { lpq, model } from '../src/cli/lpq.js';
+import { CALIB, lpq, model } from '../src/cli/lpq.js';
 
 /** A reader of files that others wrote: one file of it is damaged, and reading must succeed or end in a designed error. */
 export interface Target {
@@ -52,7 +52,7 @@ export async function makeTargets(dir: string): Promise<Target[]> {
     '--no-report',
   );
   await ran('quantize', model, '-o', place('sh'), '--bits', '4', '--method', 'rtn', '--shard', '0/1');
-  await ran('quantize', model, '--save-stats', place('stats'), '--samples', '1', '--seq-len', '16');
+  await ran('quantize', model, '--save-stats', place('stats'), '--samples', '1', '--seq-len', '16', ...CALIB);
   await ran('pack', place('q'), '--target', 'marlin', '-o', place('packed'));
   await ran('pack', place('q'), '--target', 'gptq', '-o', place('gptq'));
   await ran('pack', place('sym'), '--target', 'gguf', '-o', place('gguf'));

@@ -33,7 +33,7 @@ for (const [rate, series] of [
     const starts = i32(STARTS);
     const [y, want] = [poisoned('f32', [runsOf(rate), dim]), poisoned('f32', [runsOf(rate), dim])];
     STREAMS.compress!([x, gate, bias, starts], [want], { rate }, values);
-    ops.compress(rt, { x, gate, bias, starts }, y, { rate });
+    ops.compress(rt, { x, gate, bias }, y, { starts }, { rate });
     await rt.sync();
     // Means of numbers below 5, in double, rounded once.
     expectClose('compress', typed<Float32Array>(y), typed<Float32Array>(want), () => 5 * 2 * U32);
@@ -65,7 +65,7 @@ for (const [rate, top] of [
     const p = { heads, window, rate, scale: 1 / Math.sqrt(dim) };
     const [y, want] = [poisoned('f32', q.shape), poisoned('f32', q.shape)];
     STREAMS.compressed_attention!([q, k, older, sinks, starts, ...(selected ? [selected] : [])], [want], p, values);
-    ops.compressedAttention(rt, { q, k, entries: older, sinks, starts, selected }, y, p);
+    ops.compressedAttention(rt, { q, k, entries: older, sinks, selected }, y, { starts }, p);
     await rt.sync();
     // As of selected_attention: scores off by dim U32 * 25 * sqrt(dim), twice that in shares; a rounding each of at most 26 rows.
     const bound = 5 * (2 * dim * U32 * 25 * Math.sqrt(dim) + 34 * U32);
@@ -164,16 +164,96 @@ test('limited_gate and route_root', async () => {
   }
 });
 
+for (const [rate, series, top] of [
+  [5, 1, 0],
+  [4, 2, 2],
+] as const)
+  test(`runs of ${rate}: a sequence in pieces gives what it gives at once, bit by bit`, async () => {
+    const random = new Random(29);
+    const [tokens, dim, heads, window] = [31, 8, 3, 6];
+    const width = series * dim;
+    const [x, gate, k, q] = [width, width, dim, heads * dim].map((columns) => matrix(random, tokens, columns)) as [
+      Tensor,
+      Tensor,
+      Tensor,
+      Tensor,
+    ];
+    const [bias, sinks] = [matrix(random, rate, width), f32([heads], random.normals(heads))];
+    const weights = matrix(random, tokens, heads);
+    const full = Math.floor(tokens / rate);
+    const p = { heads, window, rate, scale: 0.3 };
+    const make = (count: number, columns: number) => poisoned('f32', [count, columns]);
+    const whole = {
+      entries: make(full, dim),
+      y: make(tokens, heads * dim),
+      chosen: poisoned('i32', [tokens, top || 1]),
+    };
+    const all = { starts: i32([0, tokens]) };
+    ops.compress(rt, { x, gate, bias }, whole.entries, all, { rate });
+    const index = { heads, top: top || 1, rate };
+    ops.indexKeys(rt, { q, k: whole.entries, weights }, whole.chosen, all, index);
+    const seen = { sinks, ...(top > 0 && { selected: whole.chosen }) };
+    ops.compressedAttention(rt, { q, k, entries: whole.entries, ...seen }, whole.y, all, p);
+    await rt.sync();
+
+    // Slot 1 of two, in rows that hold a few more, after another sequence was there.
+    const held = (rows: number, columns: number) =>
+      f32([2, rows, columns], new Float32Array(2 * rows * columns).fill(9));
+    const kept = {
+      ring: held(series * rate, 2 * width),
+      keys: held(40, dim),
+      entries: held(8, dim),
+      index: held(8, dim),
+    };
+    let at = 0;
+    for (const count of [7, 1, 1, 1, 9, 1, 11]) {
+      const [slots, totals] = [i32([1]), i32([at + count])];
+      const past = (state: Tensor, runs?: { from: number; to: number }) => ({
+        starts: i32([0, runs ? runs.to - runs.from : count]),
+        kept: { slots, totals: runs ? i32([runs.to]) : totals, state },
+      });
+      const part = (of: Tensor, columns: number) => of.view([count, columns], at * columns);
+      const runs = { from: Math.floor(at / rate), to: Math.floor((at + count) / rate) };
+      const entries = make(runs.to - runs.from, dim);
+      ops.compress(rt, { x: part(x, width), gate: part(gate, width), bias }, entries, past(kept.ring), { rate });
+      if (runs.to > runs.from) ops.appendRows(rt, entries, past(kept.entries, runs));
+      ops.appendRows(rt, part(k, dim), past(kept.keys));
+      const chosen = poisoned('i32', [count, top || 1]);
+      const queries = part(q, heads * dim);
+      ops.indexKeys(rt, { q: queries, k: entries, weights: part(weights, heads) }, chosen, past(kept.index), index);
+      const y = make(count, heads * dim);
+      const step = { starts: i32([0, count]), slots, totals };
+      const reads = { q: queries, k: kept.keys, entries: kept.entries, sinks, ...(top > 0 && { selected: chosen }) };
+      ops.compressedAttention(rt, reads, y, step, p);
+      await rt.sync();
+      assert.deepEqual(typed(entries), typed(whole.entries).slice(runs.from * dim, runs.to * dim));
+      const columns = heads * dim;
+      assert.deepEqual(typed(y), typed(whole.y).slice(at * columns, (at + count) * columns), `from token ${at}`);
+      at += count;
+    }
+    assert.equal(at, tokens);
+  });
+
+test('rows that do not hold a sequence are refused', async () => {
+  const [x, state] = [f32([2, 2], new Float32Array(4)), f32([1, 3, 2], new Float32Array(6))];
+  ops.appendRows(rt, x, { starts: i32([0, 2]), kept: { slots: i32([0]), totals: i32([4]), state } });
+  await failsWith(/sequence 0 has length 4, more than 3 rows/);
+});
+
 test('what has no entries, streams or experts is refused', async () => {
   const starts = i32([0, 4]);
   const [x, bias] = [f32([4, 2], new Float32Array(8)), f32([2, 2], new Float32Array(4))];
-  ops.compress(rt, { x, gate: x, bias, starts }, poisoned('f32', [1, 2]), { rate: 2 });
+  ops.compress(rt, { x, gate: x, bias }, poisoned('f32', [1, 2]), { starts }, { rate: 2 });
   await failsWith(/there are 1 entries, not 2/);
   const sinks = f32([1], new Float32Array(1));
   const attend = (selected: Tensor) =>
-    ops.compressedAttention(rt, { q: x, k: x, entries: bias, sinks, starts, selected }, poisoned('f32', [4, 2]), {
-      ...{ heads: 1, window: 2, rate: 2, scale: 1 },
-    });
+    ops.compressedAttention(
+      rt,
+      { q: x, k: x, entries: bias, sinks, selected },
+      poisoned('f32', [4, 2]),
+      { starts },
+      { heads: 1, window: 2, rate: 2, scale: 1 },
+    );
   attend(i32([-1, 0, 1, 1], [4, 1]));
   await failsWith(/selected has 1 where 1 can be seen/);
   const weights = { w: f32([4, 8], new Float32Array(32)), base: f32([8], new Float32Array(8)), scale: sinks };

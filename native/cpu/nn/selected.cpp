@@ -32,16 +32,20 @@ std::vector<Place> places(const Tensor& starts, const Tensor* slots, const Tenso
   return found;
 }
 
-// Those of tokens among the keys of full runs.
-std::vector<Place> places_of_runs(const ops::IndexKeys& a) {
-  require(!a.past.state, "keys of runs have no past");
-  const std::vector<int64_t> start = sequence_starts(a.past.starts, a.q.dim(0));
+// Those of tokens among the keys of full runs, the new ones of which are put to the earlier ones.
+std::vector<Place> places_of_runs(const ops::IndexKeys& a, const std::vector<Run>& all) {
   std::vector<Place> found;
+  const int64_t dim = a.k.dim(1), rows = a.past.state ? a.past.state->dim(1) : 0;
   int64_t row = 0;
-  for (size_t s = 0; s + 1 < start.size(); ++s) {
-    const int64_t count = start[s + 1] - start[s];
-    for (int64_t i = 0; i < count; ++i) found.push_back({row, (i + 1) / a.rate, count / a.rate});
-    row += count / a.rate;
+  for (size_t s = 0; s < all.size(); ++s) {
+    const int64_t count = all[s].count, total = a.past.totals ? a.past.totals->data<int32_t>()[s] : count;
+    const int64_t before = (total - count) / a.rate, made = total / a.rate - before;
+    const int64_t first = a.past.slots ? a.past.slots->data<int32_t>()[s] * rows : row;
+    require(row + made <= a.k.dim(0) && (!a.past.state || total / a.rate <= rows),
+            "k or its rows do not hold the runs of sequence " + std::to_string(s));
+    for (int64_t i = total - count; i < total; ++i) found.push_back({first, (i + 1) / a.rate, total / a.rate});
+    if (all[s].state) std::copy_n(a.k.data<float>() + row * dim, made * dim, all[s].state + before * dim);
+    row += made;
   }
   require(row == a.k.dim(0), "k has " + std::to_string(a.k.dim(0)) + " runs, not " + std::to_string(row));
   return found;
@@ -90,11 +94,11 @@ void index_keys(Call& call, Exec& exec) {
   const int64_t tokens = a.q.dim(0), dim = a.k.dim(1), width = a.y.dim(1);
   const std::vector<Run> all = runs(a.past, tokens);
   const int64_t rows = a.past.state ? a.past.state->dim(1) : 0;
-  std::vector<Place> place = places(a.past.starts, a.past.slots, a.past.totals, tokens, rows);
-  if (a.rate > 1) place = places_of_runs(a);
+  const std::vector<Place> place =
+      a.rate > 1 ? places_of_runs(a, all) : places(a.past.starts, a.past.slots, a.past.totals, tokens, rows);
   const float* keys = a.past.state ? a.past.state->data<float>() : a.k.data<float>();
   for (const Run& run : all)
-    if (run.state && run.count > 0) {
+    if (a.rate == 1 && run.state && run.count > 0) {
       const int64_t earlier = place[static_cast<size_t>(run.first)].visible - 1;
       const float* from = a.k.data<float>() + run.first * dim;
       std::copy(from, from + run.count * dim, run.state + earlier * dim);

@@ -1,8 +1,6 @@
 import type { Command } from 'commander';
 import type { BosMode } from '../../calibrate/prefix.js';
 import { LpqError } from '../../core/error.js';
-import { counted } from '../../core/words.js';
-import type { WeightSource } from '../../model/source.js';
 import { activationOptions } from '../options/activations.js';
 import { modelDirectory } from '../options/hub.js';
 import { BOS_OPTION, bosMode, integer } from '../options/parse.js';
@@ -10,6 +8,7 @@ import { kvOptions } from '../quantize/method.js';
 import { type ComputeOptions, computeOptions, progress, type Run } from '../run.js';
 import { line } from '../terminal/terminal.js';
 import { duration } from '../terminal/units.js';
+import { lengthWarning, scored } from './windows.js';
 
 export interface EvalFlags extends ComputeOptions {
   readonly text?: string;
@@ -82,38 +81,6 @@ async function evaluate(given: string, flags: EvalFlags, run: Run): Promise<void
   } finally {
     close();
   }
-}
-
-/** What a figure was taken of, in words. */
-export function scored({
-  tokens,
-  windows,
-  ctx,
-  prefix,
-}: {
-  tokens: number;
-  windows: number;
-  ctx: number;
-  prefix: readonly number[];
-}): string {
-  const begun = prefix.length > 0 ? `, each behind token ${prefix.join(' ')}` : '';
-  return `${tokens} tokens scored in ${counted(windows, 'window')} of ${ctx}${begun}`;
-}
-
-/**
- * Warns of windows beyond the positions that a model was made for, where perplexity says nothing about its weights. To be called when the
- * text is known to have such windows, and before anything is computed.
- */
-export async function lengthWarning(source: WeightSource, ctx: number, run: Run): Promise<() => void> {
-  const { statedContext } = await import('../../model/context.js');
-  const { tokens, because } = statedContext(source);
-  return () => {
-    if (ctx > tokens)
-      run.report.warn(
-        `windows of ${ctx} tokens are longer than the ${tokens} that the model was made for (${because}): its perplexity is that of tokens out of its reach; --ctx ${tokens} is within it`,
-        { ctx, made: tokens },
-      );
-  };
 }
 
 /** The flags where a text is to be evaluated; undefined where something else is. Throws LPQ_USAGE. */

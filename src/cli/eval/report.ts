@@ -9,7 +9,8 @@ import { openReport } from '../report/command.js';
 import { progress, type Run } from '../run.js';
 import { line } from '../terminal/terminal.js';
 import { duration } from '../terminal/units.js';
-import { lengthWarning, scored, type TextOptions } from './command.js';
+import type { TextOptions } from './command.js';
+import { lengthWarning, scored } from './windows.js';
 
 /** `eval --source SRC` and `eval --report`: perplexity, and with a source also its own and the divergence from it. */
 export async function evaluateAgainst(dir: string, options: TextOptions, run: Run): Promise<void> {

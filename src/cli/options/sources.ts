@@ -103,7 +103,8 @@ export function requireDirectory(place: string): void {
 }
 
 function remedy(kind: DirectoryKind, wanted: keyof typeof WANTED, readable: boolean): string {
-  if (wanted === 'source') return 'Start from the checkpoint before it was quantized.';
+  if (wanted === 'source')
+    return `Start from the checkpoint before it was quantized${readable ? '; lpq quantize --requantize takes this one, which loses a second time' : ''}.`;
   if (kind === 'lpq-artifact') return 'Give the directory that it was packed from.';
   if (kind === 'lpq-canonical' || (wanted === 'lpq-artifact' && readable)) return 'Pack it first, with lpq pack.';
   if (kind !== 'source') return 'Start from the checkpoint before it was quantized.';

@@ -1,5 +1,5 @@
 import type { Command } from 'commander';
-import { parseShard, type Shard, shardPath } from '../../../formats/shards/schema.js';
+import { parseShard, type Shard, shardPath } from '../../../formats/shards/shard.js';
 import { LpqError } from '../../core/error.js';
 import { counted } from '../../core/words.js';
 import type { Engine } from '../../engines/engine.js';
@@ -159,6 +159,7 @@ export async function packDirectory(
       },
       onOutput: (output) => registerOutput(output, run),
       ...(engine && {
+        serve: [engine.serve('DIR')],
         onComplete: (packed) => prove({ packed, quantized: dir, source: options.source }, runtime, run),
       }),
       onModule: (row, done) => {
@@ -176,6 +177,8 @@ export async function packDirectory(
     });
     task.end();
     for (const note of report.notes) run.report.warn(note);
+    if (ranksOf(options.tp) === 1 && !options.shard)
+      await (await import('./sharing.js')).tellSharing(input, report.modules, options.target, run);
     for (const { file, reason } of report.skippedFiles) run.report.warn(`${file} was not copied: ${reason}`);
     const { manifest, ...facts } = report;
     if (engine) tellServing(engine, options.output, run);

@@ -93,8 +93,8 @@ export async function saveStatistics(
   const { existsSync } = await import('node:fs');
   const { collectStatistics } = await import('../../quantize/collect.js');
   const { statisticsBytes } = await import('../../../formats/statistics/write.js');
-  const { source, saveStats: output = '', partial } = options;
-  const request = { source, output, calibration, version: version() };
+  const { source, saveStats: output = '', partial, settings } = options;
+  const request = { source, output, calibration, version: version(), ...(settings.mtp && { mtp: true }) };
   const sizeOf = (manifest: StatisticsManifest) => statisticsBytes(Object.values(manifest.feeds));
   if (partial === 'resume' && existsSync(output)) {
     const manifest = await sameStatistics(request, rts);

@@ -1,5 +1,5 @@
 import type { Command } from 'commander';
-import { parseShard } from '../../../formats/shards/schema.js';
+import { parseShard } from '../../../formats/shards/shard.js';
 import type { SavedStatistics } from '../../../formats/statistics/read.js';
 import type { NativeRuntime } from '../../../native/binding.js';
 import { LpqError } from '../../core/error.js';
@@ -7,16 +7,14 @@ import { counted } from '../../core/words.js';
 import type { Method } from '../../quantize/method.js';
 import { parseBytes } from '../options/device.js';
 import { engineOptions } from '../options/engine.js';
-import { modelDirectory } from '../options/hub.js';
 import { integer, number } from '../options/parse.js';
-import { requireKind } from '../options/sources.js';
 import { packDirectory } from '../pack/command.js';
 import { computeOptions, openRuntime, openRuntimes, type Run } from '../run.js';
 import { line } from '../terminal/terminal.js';
 import { bytes, duration } from '../terminal/units.js';
 import { calibrate, openStatistics, saveStatistics } from './calibration.js';
 import type { Deployment } from './deployment.js';
-import { TEXT_FIELDS } from './fields.js';
+import { PREDICTION_FIELD, TEXT_FIELDS } from './fields.js';
 import { declare, deviceFor, kvOptions, methodOptions } from './method.js';
 import { methodOf, methodThat } from './methods.js';
 import {
@@ -36,7 +34,7 @@ export function quantizeCommand(program: Command, run: Run): Command {
     .argument('<model>', 'directory of the checkpoint, a .gguf file, or ORG/NAME[@REVISION] of the Hugging Face Hub')
     .option('-o, --output <dir>', 'directory to make (may be left out with --save-stats)');
   return computeOptions(
-    engineOptions(declare(kvOptions(methodOptions(command)), TEXT_FIELDS))
+    engineOptions(declare(kvOptions(methodOptions(command)), [...TEXT_FIELDS, PREDICTION_FIELD]))
       .option(
         '--calib <file[:weight]>',
         'calibration text: .txt, or .jsonl with {"text": ...} or {"messages": ...}; several with weights (default: bundled books)',
@@ -45,6 +43,8 @@ export function quantizeCommand(program: Command, run: Run): Command {
       .option('--save-stats <dir>', "save what calibration finds in the unquantized model, for other runs' --stats")
       .option('--stats <dir>', 'quantize with saved statistics: no calibration text, no forward pass')
       .option('--recipe <file>', 'YAML or JSON with defaults for these options and rules for modules (docs/recipes.md)')
+      .option('--lora <dir>', 'merge a LoRA of PEFT first: a directory, or ORG/NAME of the Hub')
+      .option('--requantize', 'take a model that GPTQ, AWQ or another tool quantized, whose wider weights are lost')
       .option('--keep-quantized <dir>', 'with --for: keep the quantized checkpoint, too')
       .option('--pack <target>', 'also pack the result, into OUT-TARGET')
       .option(
@@ -84,9 +84,7 @@ async function quantize(given: string, flags: QuantizeFlags, run: Run): Promise<
   const { saveStats, partial } = checked;
   if (saveStats !== undefined && partial !== 'resume') refuseExisting(saveStats);
   if (checked.output === undefined) {
-    const source = await modelDirectory(given, run, { events: true });
-    await requireKind(source, 'source');
-    refuseInside(saveStats as string, source);
+    const { source } = await (await import('./source.js')).openedSource(given, flags, [saveStats], run);
     return saveStatisticsOnly({ ...checked, source }, flags, run);
   }
   const { packTarget, output } = checked;
@@ -98,10 +96,11 @@ async function quantize(given: string, flags: QuantizeFlags, run: Run): Promise<
   for (const place of [output, packed]) if (place !== undefined) refuseExisting(place);
   if (packTarget !== undefined && !flags.dryRun) (await import('../../pack/targets/index.js')).packTarget(packTarget);
   // What is wrong with the command is told before anything is downloaded.
-  let options: QuantizeOptions = { ...checked, source: await modelDirectory(given, run, { events: true }) };
-  await requireKind(options.source, 'source');
-  for (const made of [output, packed, saveStats])
-    for (const read of [options.source, options.stats, options.redo?.from])
+  const makes = [output, packed, saveStats];
+  const found = await (await import('./source.js')).openedSource(given, flags, makes, run);
+  let options: QuantizeOptions = { ...checked, ...found };
+  for (const made of makes)
+    for (const read of [options.stats, options.redo?.from])
       if (made !== undefined && read !== undefined) refuseInside(made, read);
   if (deployment) options = await (await import('./deployment.js')).settled(options, deployment);
   options = (await import('./group-size.js')).fitGroupSize(options, run);
@@ -172,13 +171,13 @@ async function checkPlan(
 ): Promise<void> {
   const { SourceCheckpoint } = await import('../../../formats/canonical/source.js');
   const { openOrPlan } = await import('../../quantize/planned-source.js');
-  const { openModel } = await import('../../model/graph.js');
+  const { openBlocks } = await import('../../model/graph.js');
   const { plannedModules, planQuantization } = await import('../../quantize/plan.js');
   const { requireStatistics } = await import('../../quantize/from-statistics.js');
   const { schemesFrom } = await import('./schemes.js');
   const checkpoint = dryRun ? openOrPlan(source) : SourceCheckpoint.open(source);
   try {
-    const graph = openModel(checkpoint);
+    const graph = openBlocks(checkpoint, settings.mtp);
     const request = { ...schemesFrom(settings, rules), lmHead: settings.lmHead, ...(redo && { redo }) };
     const method = methodOf(settings);
     const plan = withGroups(method, () => planQuantization(graph, request));
@@ -193,7 +192,7 @@ async function checkPlan(
     const { bits, modules } = (await import('../../quantize/requantized.js')).requantized(checkpoint, plan);
     if (modules.length > 0)
       run.report.warn(
-        `${counted(modules.length, 'module')} of ${source} are published in ${bits} bits and nothing wider: quantizing them again loses a second time (lpq pack takes their codes as they are)`,
+        `${counted(modules.length, 'module')} of ${source} are there in ${bits} bits and nothing wider: quantizing them again loses a second time (lpq pack takes their codes as they are)`,
         { modules },
       );
     (await import('../options/kv.js')).kvOf(settings, checkpoint);

@@ -54,7 +54,7 @@ export async function settled(options: QuantizeOptions, { engine }: Deployment):
 
 /** The options with the pack target for the modules as they are planned. Throws LPQ_ENGINE, and what planning throws. */
 export async function targeted(options: QuantizeOptions, { engine, output }: Deployment): Promise<QuantizeOptions> {
-  const { openModel } = await import('../../model/graph.js');
+  const { openBlocks } = await import('../../model/graph.js');
   const { plannedModules, planQuantization } = await import('../../quantize/plan.js');
   const { schemesFrom } = await import('./schemes.js');
   const { engineTarget } = await import('../../engines/settle.js');
@@ -62,7 +62,7 @@ export async function targeted(options: QuantizeOptions, { engine, output }: Dep
   const request = { ...schemesFrom(settings, rules), lmHead: settings.lmHead };
   const checkpoint = SourceCheckpoint.open(options.source);
   try {
-    planQuantization(openModel(checkpoint), request);
+    planQuantization(openBlocks(checkpoint, request.mtp), request);
     const modules = plannedModules(checkpoint, { ...request, codes: methodOf(settings).codes });
     const schemes = new Map([...modules].map(([name, module]) => [name, schemeOfModule(module)] as const));
     const packTarget = engineTarget(engine, schemes, await engineModel(checkpoint.config));

@@ -6,7 +6,7 @@ import type { NativeRuntime } from '../../../native/binding.js';
 import { LpqError } from '../../core/error.js';
 import { printGranularity } from '../../core/granularity.js';
 import { counted } from '../../core/words.js';
-import { openModel, planSource, unusedTensors } from '../../model/graph.js';
+import { openBlocks, planSource, unusedTensors } from '../../model/graph.js';
 import { previewDecisions } from '../../pack/preview.js';
 import { memoryOf, outputBytes } from '../../quantize/estimate.js';
 import { operationsOf, rateOf } from '../../quantize/estimate-time.js';
@@ -51,7 +51,7 @@ export async function printPlan(
   const source = openOrPlan(options.source);
   try {
     if (isPlan(source)) tellPlan(source, run);
-    const graph = openModel(source);
+    const graph = openBlocks(source, options.settings.mtp);
     const { scheme, rules } = schemesFrom(options.settings, options.rules);
     const linears = linearsToQuantize(graph, options.settings.lmHead);
     let refusal = misfit(() => requireGroupSizes(linears, scheme, rules));
@@ -155,7 +155,7 @@ export async function needsOf(
     const kind = stats === undefined ? 'activations' : 'statistics';
     const calibration = statistics ? ({ tokens, original, kind } as const) : undefined;
     const view = new SourceView(source);
-    const graph = openModel(view);
+    const graph = openBlocks(view, settings.mtp);
     const bytes = [...view.names()].reduce((sum, name) => sum + sizeOf(view.spec(name)), 0);
     return { output, ...memoryOf(graph, bytes, calibration, onDevice) };
   } finally {
@@ -210,7 +210,9 @@ async function plannedSeconds(
   try {
     if (!isPlan(source)) return undefined;
     const size = { tokens: settings.samples * settings.seqLen, original, kind: 'activations' } as const;
-    const operations = operationsOf(openModel(source), planSource(source).blocks, statistics ? size : undefined);
+    const { blocks, predictions } = planSource(source);
+    const plans = settings.mtp ? [...blocks, ...predictions] : blocks;
+    const operations = operationsOf(openBlocks(source, settings.mtp), plans, statistics ? size : undefined);
     return operations / (await rateOf(rt));
   } finally {
     source.close();

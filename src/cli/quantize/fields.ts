@@ -95,6 +95,13 @@ export const TEXT_FIELDS: readonly MethodOption[] = [
   },
 ];
 
+export const PREDICTION_FIELD: MethodOption = {
+  field: 'mtp',
+  flags: '--mtp',
+  help: 'quantize layers of multi-token prediction too',
+  takes: 'switch',
+};
+
 export const HEAD_FIELD: MethodOption = {
   field: 'lmHead',
   flags: '--lm-head',
@@ -141,6 +148,7 @@ export const FIELDS: readonly MethodOption[] = [
   ...CALIBRATION_FIELDS,
   ...TEXT_FIELDS,
   HEAD_FIELD,
+  PREDICTION_FIELD,
   ...KV_FIELDS,
 ];
 

@@ -1,4 +1,4 @@
-import { openModel } from '../../model/graph.js';
+import { openBlocks } from '../../model/graph.js';
 import { commonGroupSize, GROUP_SIZES, type Width } from '../../quantize/group-size.js';
 import { linearsToQuantize } from '../../quantize/plan.js';
 import { openOrPlan } from '../../quantize/planned-source.js';
@@ -70,7 +70,7 @@ function withLeft({ rules, redo }: QuantizeOptions, left: readonly string[]): re
 function modulesWithoutSize(dir: string, settings: QuantizeOptions['settings'], rules: readonly RecipeRule[]): Width[] {
   const source = openOrPlan(dir);
   try {
-    return linearsToQuantize(openModel(source), settings.lmHead).filter(({ name }) => {
+    return linearsToQuantize(openBlocks(source, settings.mtp), settings.lmHead).filter(({ name }) => {
       const rule = rules.find(({ match }) => match.test(name));
       const scheme = overrideScheme<SchemeSettings, SchemeSettings>(settings, rule?.scheme ?? {});
       return !rule?.skip && scheme.groupSize === undefined && sizeOf(scheme, UNSAID) === UNSAID;

@@ -85,7 +85,7 @@ export function deviceFor<T extends ComputeOptions>(settings: FullSettings, flag
 /** What the method makes of the request before weights are solved. */
 export async function prepared(
   source: SourceCheckpoint,
-  request: Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead'>,
+  request: Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead' | 'mtp'>,
   {
     settings,
     quantizer,

@@ -1,5 +1,5 @@
 import type { PartialMode } from '../../../formats/directory/partial.js';
-import { type Shard, shardPath } from '../../../formats/shards/schema.js';
+import { type Shard, shardPath } from '../../../formats/shards/shard.js';
 import type { WeightedFile } from '../../calibrate/mix.js';
 import { LpqError } from '../../core/error.js';
 import type { Method } from '../../quantize/method.js';
@@ -21,6 +21,8 @@ export interface QuantizeFlags extends ComputeOptions, MethodFlags, EngineFlags 
   readonly stats?: string;
   readonly pack?: string;
   readonly keepQuantized?: string;
+  readonly lora?: string;
+  readonly requantize?: boolean;
   readonly dryRun?: boolean;
   readonly resume?: boolean;
   readonly restart?: boolean;
@@ -37,6 +39,10 @@ export interface QuantizeFlags extends ComputeOptions, MethodFlags, EngineFlags 
 
 /** A checked command: everything the runner needs. */
 export interface QuantizeOptions extends CalibrationOptions {
+  /** Whether the source's weights were decoded from what another tool quantized. */
+  readonly requantize?: boolean;
+  /** The adapter that is merged into the source, as it is recorded. */
+  readonly lora?: { readonly name: string; readonly sha256: string };
   readonly output: string;
   readonly rules: readonly RecipeRule[];
   readonly packTarget: string | undefined;

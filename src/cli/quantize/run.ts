@@ -30,7 +30,7 @@ export async function quantizeInto(
   const { backendOf } = await import('../../quantize/identity.js');
   const { schemesFrom } = await import('./schemes.js');
   const { settings, source, output } = options;
-  const { scheme, rules } = schemesFrom(settings, options.rules);
+  const schemes = schemesFrom(settings, options.rules);
   const started = performance.now();
   const method = methodOf(settings);
   const quantizer = await method.quantizer(settings);
@@ -46,7 +46,7 @@ export async function quantizeInto(
   }
   if (calibration && options.saveStats !== undefined) clock?.enter('statistics');
   if (calibration && options.saveStats !== undefined) await saveStatistics(options, calibration, rts, run);
-  const request = { source, scheme, rules, lmHead: settings.lmHead };
+  const request = { source, ...schemes, lmHead: settings.lmHead };
   if (method.prepare) clock?.enter('activations');
   const { more, kv } = await withSource(source, async (opened) => ({
     more: await prepared(opened, request, { settings, quantizer, calibration }, rts, run),
@@ -157,7 +157,7 @@ async function withSource<T>(dir: string, work: (source: SourceCheckpoint) => Pr
 }
 
 /** What goes into the checkpoint's provenance: what the bytes depend on, no paths, devices or threads. */
-function recorded({ settings, rules, stats, redo }: QuantizeOptions): Record<string, unknown> {
+function recorded({ settings, rules, stats, redo, lora, requantize }: QuantizeOptions): Record<string, unknown> {
   const { needs } = methodOf(settings);
   // A text that nobody read, or that was read before, is no setting of this run; as tokenizers begin texts is no choice.
   const read = needs !== 'weights' && stats === undefined;
@@ -167,6 +167,8 @@ function recorded({ settings, rules, stats, redo }: QuantizeOptions): Record<str
   );
   return {
     ...Object.fromEntries(kept),
+    ...(lora && { lora }),
+    ...(requantize && { requantize }),
     ...(redo && { redo: redo.match.source }),
     ...recordedRules(rules),
   };

@@ -9,13 +9,20 @@ export function schemeFrom({ bits, dtype, groupSize, symmetric, scaleDtype, spar
   return schemeFromOptions({ bits, dtype, groupSize, asym: symmetric === false, scaleDtype, sparsity });
 }
 
-/** The run's scheme, and the recipe's rules over it. A rule that contradicts itself throws LPQ_RECIPE naming it. */
+/**
+ * The run's scheme, the recipe's rules over it, and whether layers of multi-token prediction are among what they are for. A rule that
+ * contradicts itself throws LPQ_RECIPE naming it.
+ */
 export function schemesFrom(
   settings: FullSettings,
   rules: readonly RecipeRule[],
-): { scheme: QuantScheme; rules: ModuleRule[] } {
+): { scheme: QuantScheme; rules: ModuleRule[]; mtp?: true } {
   const scheme = schemeFrom(settings);
-  return { scheme, rules: rules.map((rule) => ({ match: rule.match, scheme: ruleScheme(settings, rule) })) };
+  return {
+    scheme,
+    rules: rules.map((rule) => ({ match: rule.match, scheme: ruleScheme(settings, rule) })),
+    ...(settings.mtp && { mtp: true }),
+  };
 }
 
 function ruleScheme(settings: FullSettings, { skip, place, scheme }: RecipeRule): QuantScheme | 'skip' {

@@ -50,6 +50,7 @@ interface RunSettings {
   /** Whether sequences begin as the tokenizer begins a text, with the bos token in any case, or with neither. */
   readonly bos: 'auto' | 'always' | 'never';
   readonly lmHead: boolean;
+  readonly mtp?: boolean;
 }
 
 /** Everything about a quantization that its bytes depend on, but for the model and the text. */

@@ -1,7 +1,7 @@
 import { SourceCheckpoint } from '../../../formats/canonical/source.js';
 import type { NativeRuntime } from '../../../native/binding.js';
 import { LpqError } from '../../core/error.js';
-import { openModel } from '../../model/graph.js';
+import { openBlocks } from '../../model/graph.js';
 import { allocate, type Choice } from '../../quantize/allocate.js';
 import { outputBytes } from '../../quantize/estimate.js';
 import { bitsPerWeight } from '../../quantize/grid.js';
@@ -42,7 +42,7 @@ export async function solveTarget(
   const checkpoint = SourceCheckpoint.open(options.source);
   try {
     const source = new SourceView(checkpoint);
-    const graph = openModel(source);
+    const graph = openBlocks(source, options.settings.mtp);
     const { lmHead } = options.settings;
     const any = schemesFrom({ ...options.settings, bits: 4 }, options.rules);
     const plan = planQuantization(graph, { ...any, lmHead });

@@ -1,4 +1,5 @@
-import { MultiBar, type SingleBar } from 'cli-progress';
+import { createRequire } from 'node:module';
+import type { MultiBar, SingleBar } from 'cli-progress';
 import { duration } from './units.js';
 
 /** How a running piece of work is shown. */
@@ -41,7 +42,9 @@ export class Bar implements ProgressView {
 
   constructor(stream: NodeJS.WriteStream, label: string, total: number) {
     this.eta = new Eta(total);
-    this.bars = new MultiBar({
+    // Loaded here: few runs have a terminal.
+    const bars: typeof import('cli-progress') = createRequire(import.meta.url)('cli-progress');
+    this.bars = new bars.MultiBar({
       stream,
       format: '{label} {bar} {percentage}%  {left}  {detail}',
       barCompleteChar: '█',

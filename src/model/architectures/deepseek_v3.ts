@@ -1,5 +1,6 @@
 import type { Architecture } from '../architecture.js';
 import type { ExpertsTable } from '../tables/experts.js';
+import { FOLLOWING_BLOCKS } from '../tables/prediction.js';
 import { llama } from './llama.js';
 
 /** Sigmoid shares, experts chosen in groups with a bias; shared experts beside them. */
@@ -34,13 +35,13 @@ export const deepseekExperts = {
 
 /**
  * DeepSeek-V3, V3.1 and R1 (arXiv:2412.19437): latent attention; sigmoid shares, experts chosen in groups with a bias that
- * balances their load; shared experts; dense blocks first. Blocks of multi-token prediction, those from
- * num_hidden_layers on, are carried through.
+ * balances their load; shared experts; dense blocks first; blocks of multi-token prediction behind the last.
  */
 export const deepseekV3: Architecture = {
   ...llama,
   modelType: 'deepseek_v3',
   className: 'DeepseekV3ForCausalLM',
+  prediction: FOLLOWING_BLOCKS,
   mla: {
     names: {
       norm: 'input_layernorm',

@@ -1,5 +1,6 @@
 import type { Architecture } from '../architecture.js';
 import type { ExpertsTable } from '../tables/experts.js';
+import { FOLLOWING_BLOCKS } from '../tables/prediction.js';
 import { deepseekExperts, deepseekV3 } from './deepseek_v3.js';
 import { llama } from './llama.js';
 
@@ -23,6 +24,7 @@ export const glm4Moe: Architecture = {
   ...llama,
   modelType: 'glm4_moe',
   className: 'Glm4MoeForCausalLM',
+  prediction: FOLLOWING_BLOCKS,
   defaults: { num_key_value_heads: 8 },
   norm,
   attention: {

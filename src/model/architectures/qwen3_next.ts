@@ -1,5 +1,6 @@
 import type { Architecture } from '../architecture.js';
 import { CONVOLUTIONS_STAY, type DeltaLinears, GATES_STAY, type RecurrentTable, STATES_STAY } from '../mixers/table.js';
+import { OWN_MODEL } from '../tables/prediction.js';
 import { llama } from './llama.js';
 import { qwen2Moe } from './qwen2_moe.js';
 import { qwenExperts } from './qwen3-moe.js';
@@ -45,6 +46,7 @@ export const qwen35: Architecture = {
   ...llama,
   modelType: 'qwen3_5_text',
   className: 'Qwen3_5ForCausalLM',
+  prediction: OWN_MODEL,
   defaults: { ...sizes, num_key_value_heads: 4 },
   only: { attn_output_gate: true, hidden_act: 'silu' },
   norm: { ...llama.norm, offset: 1 },

@@ -48,14 +48,8 @@ export function mixDelta(
   return y;
 }
 
-/** q, k and v behind their convolutions. */
-function convolved(
-  rt: NativeRuntime,
-  weights: BlockWeights,
-  { convs, inputs }: DeltaCore,
-  made: readonly Tensor[],
-  state: BlockState,
-): [Tensor, Tensor, Tensor] {
+/** Weights [channels, taps] of the convolutions of q, k and v; the caller disposes of them. */
+export function convWeights(rt: NativeRuntime, weights: BlockWeights, { convs, inputs }: DeltaCore): Tensor[] {
   const { taps } = convs[0]!;
   const widths = (['q', 'k', 'v'] as const).map((name) => inputs[name].groups * inputs[name].width);
   const tensors = convs.map(({ weight }) => weightOf(weights, weight));
@@ -63,19 +57,34 @@ function convolved(
   const all = widths.reduce((sum, width) => sum + width, 0);
   const whole = alone || tensors.length === 1 ? undefined : oneAfterAnother(rt, tensors, [all, taps]);
   let row = 0;
-  const parts = (['q', 'k', 'v'] as const).map((name, i) => {
-    const x = sliced(rt, inputs[name], made);
-    const width = widths[i] as number;
-    const y = rt.allocate('f32', x.shape);
+  const views = widths.map((width, i) => {
     const from = alone ? (tensors[i] as Tensor) : (whole ?? (tensors[0] as Tensor));
-    const weight = from.view([width, taps], alone ? 0 : row * taps);
-    ops.shortConv(rt, x, { weight }, y, pastOf(state, name, [taps - 1, width]), { act: 'silu' });
-    for (const tensor of [x, weight]) tensor.dispose();
+    const view = from.view([width, taps], alone ? 0 : row * taps);
     row += width;
-    return y;
+    return view;
   });
   whole?.dispose();
-  return parts as [Tensor, Tensor, Tensor];
+  return views;
+}
+
+/** q, k and v behind their convolutions. */
+function convolved(
+  rt: NativeRuntime,
+  weights: BlockWeights,
+  core: DeltaCore,
+  made: readonly Tensor[],
+  state: BlockState,
+): [Tensor, Tensor, Tensor] {
+  const all = convWeights(rt, weights, core);
+  return (['q', 'k', 'v'] as const).map((name, i) => {
+    const x = sliced(rt, core.inputs[name], made);
+    const weight = all[i] as Tensor;
+    const [width, taps] = weight.shape as [number, number];
+    const y = rt.allocate('f32', x.shape);
+    ops.shortConv(rt, x, { weight }, y, pastOf(state, name, [taps - 1, width]), { act: 'silu' });
+    for (const tensor of [x, weight]) tensor.dispose();
+    return y;
+  }) as [Tensor, Tensor, Tensor];
 }
 
 /** A slice as a matrix of its own. */

@@ -43,6 +43,7 @@ function bound(
   const context = createContext(search, checkpoint);
   return {
     ...about,
+    serve: ['llama-server -m DIR/model.gguf'],
     readsSource: search !== undefined,
     plan: (name, module, facts) => decide(context, checkpoint, name, module.shape, facts),
 

@@ -7,6 +7,7 @@ import { dequantizeModule } from '../../../formats/canonical/dequantize.js';
 import { compareNatural } from '../../../formats/canonical/order.js';
 import type { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
 import { openSource } from '../../../formats/canonical/source.js';
+import { writeCard } from '../../../formats/card/write.js';
 import { OutputDirectory } from '../../../formats/directory/output-directory.js';
 import { withSettings } from '../../../formats/foreign/settings.js';
 import { ggufTokenizer } from '../../../formats/gguf/tokenizer.js';
@@ -18,6 +19,7 @@ import { allocate, type NativeRuntime, type Tensor } from '../../../native/bindi
 import { ops } from '../../../native/ops.js';
 import { LpqError } from '../../core/error.js';
 import type { WeightSource } from '../../model/source.js';
+import { packedCard } from '../card.js';
 import { declaration } from '../declaration.js';
 import type { PackedRow, PackReport, PackRequest } from '../pack-checkpoint.js';
 import type { PackPlan } from '../plan.js';
@@ -110,7 +112,7 @@ export async function writeGguf(request: PackRequest, plan: PackPlan, context: G
     const { ropeFactors } = context.model;
     if (ropeFactors) hashes['rope_freqs.weight'] = await writer.write('rope_freqs.weight', ropeFactors);
     await writer.finish();
-    const manifest = await writeManifest(output, plan, modules, hashes, input);
+    const manifest = await writeManifest(output, plan, modules, hashes, request);
     await request.onComplete?.(output.path);
     await output.commit();
     return {
@@ -200,8 +202,14 @@ async function writeManifest(
   plan: PackPlan,
   modules: ArtifactManifest['modules'],
   carried: Record<string, string>,
-  input: CanonicalCheckpoint,
+  request: PackRequest,
 ): Promise<ArtifactManifest> {
+  const { provenance } = request.input.manifest;
+  const tensors = Object.fromEntries(Object.values(modules).flatMap((module) => Object.entries(module.tensors)));
+  await writeCard(output, {
+    ...{ form: plan.target.name, modules, provenance, facts: packedCard(request, plan) },
+    tensors: { ...carried, ...tensors },
+  });
   const natural = <T>(record: Readonly<Record<string, T>>) =>
     Object.fromEntries(Object.entries(record).sort(([a], [b]) => compareNatural(a, b)));
   const files: Record<string, string> = {};
@@ -215,7 +223,7 @@ async function writeManifest(
       modules: natural(modules),
       carried: natural(carried),
       files,
-      provenance: input.manifest.provenance,
+      provenance,
     }),
   );
   await output.writeFile('lpq.json', sealed.text);

@@ -4,6 +4,7 @@ import { printGranularity } from '../../core/granularity.js';
 import { fits } from '../layout.js';
 import { layoutTarget } from '../layout-target.js';
 import { awqLayout } from '../layouts/awq.js';
+import { leftPlain } from '../left-plain.js';
 import { HALF_SCALES, NO_EXPERTS } from '../reader-limits.js';
 import type { PackTarget } from '../target.js';
 
@@ -12,6 +13,7 @@ function awqTarget(granularity?: string): PackTarget {
   return layoutTarget({
     name: 'awq',
     byName: true,
+    serve: ['vllm serve DIR', 'transformers serve DIR'],
     describe: 'AWQ (GEMM) tensors for transformers, vLLM and others: 4 bits, symmetric or not, f16 scales',
     limits: [NO_EXPERTS, HALF_SCALES],
     left: 'dense',
@@ -46,9 +48,11 @@ function awqTarget(granularity?: string): PackTarget {
 
     config({ checkpoint, decisions, plainLinears, roles }) {
       const taken = [...decisions].filter(([, { action }]) => action !== 'fallback').map(([name]) => name);
-      const plain = new Set(plainLinears);
-      for (const [name, { action }] of decisions) if (action === 'fallback') plain.add(name);
-      if (![...decisions.keys()].some(roles.isHead)) plain.add(roles.head);
+      const unquantized = new Set(plainLinears);
+      for (const [name, { action }] of decisions) if (action === 'fallback') unquantized.add(name);
+      if (![...decisions.keys()].some(roles.isHead)) unquantized.add(roles.head);
+      const { modules, layers } = leftPlain(unquantized, taken, roles);
+      const plain = [...modules, ...layers];
       for (const name of plain) {
         const inside = taken.find((module) => module.includes(name));
         if (inside !== undefined)
@@ -58,7 +62,7 @@ function awqTarget(granularity?: string): PackTarget {
           });
       }
       const { granularity } = checkpoint.module(taken[0] as string);
-      const quantization = awqConfig({ granularity, plain: [...plain].sort(), lmHead: taken.some(roles.isHead) });
+      const quantization = awqConfig({ granularity, plain: plain.sort(), lmHead: taken.some(roles.isHead) });
       return { quantization, files: { 'quantize_config.json': quantization } };
     },
   });

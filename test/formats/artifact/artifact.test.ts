@@ -36,6 +36,7 @@ const plan: ArtifactPlan = {
   ]),
   carried: [{ name: 'norm', dtype: 'F32', shape: [1] }],
   config: JSON.stringify({ quantization_config: { quant_method: 'lpq' } }),
+  card: { serve: ['serve DIR'], relativeError: null },
 };
 
 async function write(name: string): Promise<string> {
@@ -76,6 +77,7 @@ test('round trip: tensors, hashes of tensors and files, the same bytes twice', a
     'layers.0.q.scales': of('scales', Uint8Array.of(3, 0, 4, 0)),
   });
   assert.deepEqual(artifact.manifest.files, {
+    'README.md': hash(readFileSync(path.join(made, 'README.md'))),
     'config.json': hash(readFileSync(path.join(made, 'config.json'))),
     'tokenizer/t.json': hash('{}'),
   });
@@ -83,7 +85,7 @@ test('round trip: tensors, hashes of tensors and files, the same bytes twice', a
   assert.deepEqual(await artifact.verifyFiles(), []);
   assert.throws(() => artifact.module('x'), designed('LPQ_TENSOR_MISSING', "'x'"));
   const again = await write('again');
-  for (const file of ['lpq.json', 'model.safetensors', 'config.json'])
+  for (const file of ['README.md', 'lpq.json', 'model.safetensors', 'config.json'])
     assert.deepEqual(readFileSync(path.join(made, file)), readFileSync(path.join(again, file)));
 });
 

@@ -3,13 +3,26 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
 import { BOS, bosModel } from '../calibrate/bos-model.js';
-import { events, lpq, model, scratch } from './lpq.js';
+import { CALIB, events, lpq, model, scratch } from './lpq.js';
 
 /** One projection of each block, on a few tokens: a run of seconds. */
-function small(dir: string): string[] {
+function small(dir: string, calib: readonly string[] = CALIB): string[] {
   const recipe = path.join(dir, 'one.json');
   writeFileSync(recipe, JSON.stringify({ rules: [{ match: '[kvo]_proj|mlp', skip: true }] }));
-  return ['--bits', '4', '--recipe', recipe, '--samples', '3', '--seq-len', '40', '--device', 'cpu', '--json'];
+  return [
+    '--bits',
+    '4',
+    '--recipe',
+    recipe,
+    ...calib,
+    '--samples',
+    '3',
+    '--seq-len',
+    '40',
+    '--device',
+    'cpu',
+    '--json',
+  ];
 }
 
 async function passes(...args: string[]) {
@@ -92,7 +105,7 @@ test('windows beyond the model are warned of before anything is computed: of eva
   writeFileSync(text, 'The old man went down to the sea, and the sea was calm. '.repeat(20));
   const evaluated = await passes('eval', source, '--text', text, '--ctx', '40', '--device', 'cpu');
   assert.match(evaluated.stderr, /windows of 40 tokens are longer than the 32 .* --ctx 32 is within it/);
-  const quantized = await passes('quantize', source, '-o', path.join(dir, 'out'), '--calib', text, ...small(dir));
+  const quantized = await passes('quantize', source, '-o', path.join(dir, 'out'), ...small(dir, ['--calib', text]));
   const place = (fits: (line: Record<string, unknown>) => boolean) => quantized.events.findIndex(fits);
   const told = place(({ message }) => /sequences of up to 40 .* than the 32 .* --seq-len 32/.test(String(message)));
   assert.ok(told >= 0 && told < place(({ event }) => event === 'plan'), quantized.stdout);

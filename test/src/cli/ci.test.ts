@@ -11,7 +11,7 @@ import { version } from '../../../src/cli/version.js';
 import { CODES } from '../../../src/core/codes.js';
 import type { VerifyReport } from '../../../src/verify/report.js';
 import { wellFormed } from '../report/markup.js';
-import { events, lpq, model, root, scratch } from './lpq.js';
+import { CALIB, events, lpq, model, root, scratch, text } from './lpq.js';
 
 const commands = listCommands(await buildProgram());
 
@@ -44,27 +44,41 @@ test('the manual page is that of the command line, and groff finds nothing wrong
 test('bash completes commands, options, values and values with colons', async (t) => {
   const script = path.join(scratch(t), 'lpq.bash');
   writeFileSync(script, (await lpq(['completion', 'bash'])).stdout);
-  const complete = (...words: string[]) => {
-    // As readline splits the line: colons are words.
-    const split = words.flatMap((word) => word.split(/(:)/).filter((part) => part !== ''));
-    if (words.at(-1) === '') split.push('');
-    const quoted = ['lpq', ...split].map((word) => `'${word}'`).join(' ');
-    const run = `source '${script}'; COMP_WORDS=(${quoted}); COMP_CWORD=${split.length}; _lpq; printf '%s\\n' "\${COMPREPLY[@]}"`;
+  /** What bash offers for each line, which one process asks. */
+  const complete = (lines: readonly (readonly string[])[]) => {
+    const asked = lines.map((words) => {
+      // As readline splits the line: colons are words.
+      const split = words.flatMap((word) => word.split(/(:)/).filter((part) => part !== ''));
+      if (words.at(-1) === '') split.push('');
+      const quoted = ['lpq', ...split].map((word) => `'${word}'`).join(' ');
+      return `COMP_WORDS=(${quoted}); COMP_CWORD=${split.length}; _lpq; printf '%s\\n' "\${COMPREPLY[@]}"; printf '\\f'`;
+    });
+    const run = `source '${script}'\n${asked.join('\n')}`;
     const { stdout, stderr } = spawnSync('bash', ['-c', run], { encoding: 'utf8', cwd: root });
     assert.equal(stderr, '');
-    return stdout.split('\n').filter((line) => line !== '');
+    return stdout
+      .split('\f')
+      .slice(0, -1)
+      .map((each) => each.split('\n').filter((line) => line !== ''));
   };
-  assert.deepEqual(complete('qu'), ['quantize']);
-  assert.deepEqual(complete('quantize', '--met'), ['--method']);
-  assert.deepEqual(complete('quantize', 'share', '--method', ''), ['gptq', 'rtn', 'fmpq']);
-  assert.deepEqual(complete('pack', 'x', '--target', 'mar'), ['marlin']);
-  assert.deepEqual(complete('quantize', '--device', 'cuda:'), ['0', 'all']);
-  assert.deepEqual(complete('bench', 'ker'), ['kernels']);
-  assert.deepEqual(complete('completion', 'f'), ['fish']);
-  assert.deepEqual(complete('inspect', 'share/tiny-l'), ['share/tiny-llama']);
-  for (const { path: name, options } of commands)
+  const offers: readonly (readonly [line: string, offered: readonly string[]])[] = [
+    ['qu', ['quantize']],
+    ['quantize --met', ['--method']],
+    ['quantize share --method ', ['gptq', 'rtn', 'fmpq']],
+    ['pack x --target mar', ['marlin']],
+    ['quantize --device cuda:', ['0', 'all']],
+    ['bench ker', ['kernels']],
+    ['completion f', ['fish']],
+    ['inspect share/tiny-l', ['share/tiny-llama']],
+  ];
+  assert.deepEqual(
+    complete(offers.map(([line]) => line.split(' '))),
+    offers.map(([, offered]) => offered),
+  );
+  const flags = complete(commands.map(({ path: name }) => [...name.split(' '), '--']));
+  for (const [i, { path: name, options }] of commands.entries())
     assert.deepEqual(
-      complete(...name.split(' '), '--').sort(),
+      flags[i]?.sort(),
       [
         ...options.flatMap(({ short, long }) => [long, ...(short?.startsWith('--') && short !== long ? [short] : [])]),
         '--help',
@@ -188,11 +202,27 @@ test('what --print-recipe prints repeats the run: the same bytes', async (t) => 
     rules,
     'groupSize: 64\ncalib: [text.txt]\nrules:\n  - match: \\.v_proj$\n    bits: 8\n  - match: layers\\.[1-3]\\.\n    skip: true\n',
   );
-  cpSync(path.join(root, 'share', 'text', 'books-valid.txt'), path.join(dir, 'text.txt'));
+  cpSync(text, path.join(dir, 'text.txt'));
+  const skips = path.join(dir, 'skips.json');
+  writeFileSync(skips, JSON.stringify({ rules: [{ match: 'mlp|layers\\.[12]\\.', skip: true }] }));
   const runs = [
     ['--bits', '3', '--asym', '--recipe', rules, '--samples', '2', '--seq-len', '64', '--damp', '0.02'],
     ['--dtype', 'nvfp4', '--method', 'rtn'],
-    ['--bits', '4', '--sparsity', '2:4', '--samples', '2', '--seq-len', '32', '--seed', '5', '--order', 'none'],
+    [
+      '--bits',
+      '4',
+      '--sparsity',
+      '2:4',
+      '--samples',
+      '2',
+      '--seq-len',
+      '32',
+      ...CALIB,
+      '--seed',
+      '5',
+      '--order',
+      'none',
+    ],
   ];
   for (const [i, args] of runs.entries()) {
     const [one, two, recipe] = ['one', 'two', 'recipe.yaml'].map((name) => path.join(dir, `${i}-${name}`)) as [

@@ -2,20 +2,20 @@ import assert from 'node:assert/strict';
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
-import { events, lpq, model, root, scratch } from './lpq.js';
+import { events, lpq, model, root, scratch, spawned } from './lpq.js';
 
 const COMMANDS = ['quantize', 'pack', 'verify', 'eval', 'inspect', 'logits', 'doctor'];
 
 test('help goes to stdout with exit code 0 and names every command; no command is a usage error', async () => {
-  const help = await lpq(['--help']);
+  const help = await spawned(['--help']);
   assert.equal(help.code, 0);
   for (const command of COMMANDS) assert.match(help.stdout, new RegExp(`^ {2}${command} `, 'm'));
   assert.equal(help.stderr, '');
-  const nothing = await lpq([]);
+  const nothing = await spawned([]);
   assert.equal(nothing.code, 2);
   assert.equal(nothing.stdout, '');
   assert.equal(nothing.stderr, help.stdout);
-  const version = await lpq(['--version']);
+  const version = await spawned(['--version']);
   assert.deepEqual([version.code, version.stderr], [0, '']);
   assert.match(version.stdout, /^\d+\.\d+\.\d+$/);
 });
@@ -124,6 +124,13 @@ for (const [args, exit, code, names] of REFUSALS) {
   });
 }
 
+test('a process ends with the code that the command line gives, and says the same', async () => {
+  for (const code of [2, 3, 4]) {
+    const [args = []] = REFUSALS.find(([, exit]) => exit === code) ?? [];
+    assert.deepEqual(await spawned(args), await lpq(args));
+  }
+});
+
 test('a name that means something elsewhere, and one that is misspelt, are pointed to what was meant', async () => {
   for (const [args, says] of [
     [
@@ -143,7 +150,7 @@ test('a name that means something elsewhere, and one that is misspelt, are point
 
 test('an LPQ_THREADS that is no number of threads is refused', async () => {
   for (const wrong of ['99999999', 'many', '-1', '1.5']) {
-    const ran = await lpq(['eval', model, '--text', 'package.json'], { LPQ_THREADS: wrong });
+    const ran = await spawned(['eval', model, '--text', 'package.json'], { LPQ_THREADS: wrong });
     assert.equal(ran.code, 2, ran.stderr);
     assert.match(ran.stderr, /^LPQ_USAGE {2}LPQ_THREADS /);
   }
@@ -152,7 +159,7 @@ test('an LPQ_THREADS that is no number of threads is refused', async () => {
 test('the example of docs/errors.md is what the command prints', async () => {
   const [, command = '', printed] =
     /^\$ lpq (.+)\n([\s\S]+?)^```/m.exec(readFileSync(path.join(root, 'docs', 'errors.md'), 'utf8')) ?? [];
-  const ran = await lpq(command.split(' '));
+  const ran = await spawned(command.split(' '));
   assert.equal(ran.code, 2);
   assert.equal(`${ran.stderr.trimEnd()}\n`, printed);
 });
@@ -184,7 +191,7 @@ test('an existing output is refused before any work, whatever it is', async (t) 
 });
 
 test('with --json an error is one event on stdout and stderr stays empty', async () => {
-  const ran = await lpq(['quantize', model, '-o', 'never', '--bits', '4', '--group-size', '96', '--json']);
+  const ran = await spawned(['quantize', model, '-o', 'never', '--bits', '4', '--group-size', '96', '--json']);
   assert.equal(ran.code, 2);
   assert.equal(ran.stderr, '');
   const last = events(ran).at(-1);
@@ -193,12 +200,12 @@ test('with --json an error is one event on stdout and stderr stays empty', async
   assert.equal(last?.exit, 2);
   assert.match(String(last?.got), /^96; q_proj, .*\(K = 256\): 24 modules$/);
   assert.match(String(last?.message), /model\.layers\.0\.self_attn\.q_proj/);
-  const parsing = await lpq(['frobnicate', '--json']);
+  const parsing = await spawned(['frobnicate', '--json']);
   assert.deepEqual([parsing.stderr, events(parsing).length, events(parsing)[0]?.code], ['', 1, 'LPQ_USAGE']);
 });
 
 test('doctor finds node, the addon and the processor, and says what each lack costs', async () => {
-  const ran = await lpq(['doctor', '--json']);
+  const ran = await spawned(['doctor', '--json']);
   assert.equal(ran.code, 0);
   assert.equal(ran.stderr, '');
   const [result] = events(ran);
@@ -231,7 +238,7 @@ test('doctor finds node, the addon and the processor, and says what each lack co
 
 test('doctor without tools and without the addon says so and ends with 3', async (t) => {
   const bin = scratch(t);
-  const ran = await lpq(['doctor', '--json'], { PATH: bin, LPQ_ADDON: '/dev/null', CXX: '' });
+  const ran = await spawned(['doctor', '--json'], { PATH: bin, LPQ_ADDON: '/dev/null', CXX: '' });
   assert.equal(ran.code, 3);
   const [result] = events(ran);
   assert.ok(result);
@@ -241,7 +248,7 @@ test('doctor without tools and without the addon says so and ends with 3', async
 });
 
 test('inspect describes a source checkpoint', async () => {
-  const [found] = events(await lpq(['inspect', model, '--json']));
+  const [found] = events(await spawned(['inspect', model, '--json']));
   // From share/tiny-llama/config.json by hand: 2048*256 embedding (tied), 4 blocks of 2*256*256 + 2*128*256 (attention),
   // 3*768*256 (MLP) and 2*256 (norms), a final norm of 256.
   const linears = 4 * (2 * 256 * 256 + 2 * 128 * 256 + 3 * 768 * 256);
@@ -259,7 +266,7 @@ test('inspect describes a source checkpoint', async () => {
   assert.deepEqual([architecture, blocks, count, linearWeights, tiedHead], ['llama', 4, 28, linears, true]);
   assert.deepEqual(inputSizes, { 256: 24, 768: 4 });
   assert.deepEqual(Object.keys(found?.dtypes as object), ['BF16']);
-  const text = await lpq(['inspect', model]);
+  const text = await spawned(['inspect', model]);
   assert.match(text.stdout, /^architecture {2}llama, 4 blocks/m);
   assert.equal(text.stderr, '');
 });
@@ -279,7 +286,7 @@ test('dry-run lists every module with its rule, writes nothing, and a refusal de
       ],
     }),
   );
-  const ran = await lpq([
+  const ran = await spawned([
     'quantize',
     model,
     '-o',

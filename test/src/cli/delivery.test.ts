@@ -3,7 +3,11 @@ import { spawn } from 'node:child_process';
 import { closeSync, existsSync, mkdirSync, openSync, readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { type TestContext, test } from 'node:test';
+import { ARCHITECTURES } from '../model/fixtures.js';
 import { lpq, model, root, scratch } from './lpq.js';
+
+/** A model of a moment: what is told of it is the same. */
+const SMALL = [path.join(ARCHITECTURES, 'llama'), '--bits', '4', '--group-size', '32', '--method', 'rtn'];
 
 interface Ended {
   readonly code: number | null;
@@ -41,7 +45,7 @@ async function artifacts(t: TestContext): Promise<{ dir: string; good: string; b
     string,
     string,
   ];
-  const made = await lpq(['quantize', model, '-o', quantized, '--bits', '4', '--method', 'rtn', '--no-report']);
+  const made = await lpq(['quantize', ...SMALL, '-o', quantized, '--no-report']);
   assert.equal(made.code, 0, made.stderr);
   for (const out of [good, broken])
     assert.equal((await lpq(['pack', quantized, '--target', 'marlin', '-o', out])).code, 0);
@@ -128,7 +132,7 @@ test('what is written to files is finished, and the exit code tells that nobody 
       const place = path.join(dir, `${sink}${form.length}`);
       mkdirSync(place);
       const out = path.join(place, 'q');
-      const ran = await into(['quantize', model, '-o', out, '--bits', '4', '--method', 'rtn', ...form], sink);
+      const ran = await into(['quantize', ...SMALL, '-o', out, ...form], sink);
       assert.equal(ran.code, code, ran.stderr);
       assert.ok(existsSync(path.join(out, 'lpq.json')) && existsSync(`${out}.report.json`));
       const packed = await into(['pack', quantized, '--target', 'gptq', '-o', `${out}-p`, ...form], sink);
@@ -136,7 +140,7 @@ test('what is written to files is finished, and the exit code tells that nobody 
       assert.ok(existsSync(path.join(`${out}-p`, 'lpq.json')));
     }
   const log = path.join(dir, 'log');
-  const unheard = await into(['quantize', model, '-o', log, '--bits', '4', '--method', 'rtn'], 'pipe', 'closed');
+  const unheard = await into(['quantize', ...SMALL, '-o', log], 'pipe', 'closed');
   assert.equal(unheard.code, 141);
   assert.match(unheard.stdout, /^quantized /);
 });

@@ -4,9 +4,9 @@ import { createHash } from 'node:crypto';
 import { existsSync, openSync, readdirSync, readFileSync, readSync, writeFileSync, writeSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
-import { events, lpq, model, root, scratch } from './lpq.js';
+import { CALIB, events, lpq, model, root, scratch } from './lpq.js';
 
-const SMALL = ['--samples', '2', '--seq-len', '64'];
+const SMALL = ['--samples', '2', '--seq-len', '64', ...CALIB];
 
 /** sha256 of every file of a directory. */
 function hashes(dir: string): Record<string, string> {
@@ -117,6 +117,8 @@ test('quantize, pack, verify, inspect and eval, as a user would', async (t) => {
 
 test('the same command gives the same bytes, with one thread and with two', async (t) => {
   const dir = scratch(t);
+  const recipe = path.join(dir, 'recipe.json');
+  writeFileSync(recipe, JSON.stringify({ rules: [{ match: 'layers\\.[12]\\.|(gate|up)_proj', skip: true }] }));
   const all: Record<string, string>[] = [];
   for (const [i, threads] of ['1', '2', '2'].entries()) {
     const output = path.join(dir, String(i));
@@ -129,6 +131,8 @@ test('the same command gives the same bytes, with one thread and with two', asyn
       '3',
       '--asym',
       ...SMALL,
+      '--recipe',
+      recipe,
       '--threads',
       threads,
       '--quiet',

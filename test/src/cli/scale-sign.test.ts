@@ -3,7 +3,7 @@ import path from 'node:path';
 import { test } from 'node:test';
 import { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
 import { typed } from '../../../native/binding.js';
-import { lpq, model, scratch } from './lpq.js';
+import { CALIB, lpq, model, scratch } from './lpq.js';
 
 /** Signs of f16 scales: how many are below zero. */
 function negatives(dir: string): number {
@@ -26,7 +26,7 @@ test('--scale-sign positive: no scale below zero in any symmetric grid; by defau
     assert.equal(ran.code, 0, ran.stderr);
     return negatives(out);
   };
-  const few = ['--samples', '4', '--seq-len', '64'];
+  const few = ['--samples', '4', '--seq-len', '64', ...CALIB];
   assert.ok((await quantize('either', '--bits', '4', ...few)) > 0);
   assert.equal(await quantize('w4', '--bits', '4', ...few, '--scale-sign', 'positive'), 0);
   assert.equal(await quantize('w3', '--bits', '3', ...few, '--scale-sign', 'positive', '--sparsity', '2:4'), 0);

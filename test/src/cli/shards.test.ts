@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto';
 import { cpSync, existsSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
-import { lpq, model, scratch } from './lpq.js';
+import { CALIB, lpq, model, scratch } from './lpq.js';
 
 /** sha256 of every file of a directory. */
 function hashes(dir: string): Record<string, string> {
@@ -69,6 +69,7 @@ test('more shards than blocks, and saved statistics, give the same bytes too', a
     '2',
     '--seq-len',
     '64',
+    ...CALIB,
     '--device',
     'cpu',
     '--quiet',

@@ -9,11 +9,12 @@ import { planSource } from '../../../src/model/graph.js';
 import { requireHost } from '../../../src/model/mixers/state.js';
 import { ARCHITECTURES, GOLDENS, PlainFile, plainSource } from '../model/fixtures.js';
 
-/** Models with recurrent blocks or indexers, prefix by prefix over all that is kept: transformers' logits of the whole sequences. */
+/** Models with recurrent blocks, indexers or compressed entries, prefix by prefix over all that is kept: transformers' logits of the whole sequences. */
 
 const RECURRENT = GOLDENS.filter((name) =>
   planSource(plainSource(path.join(ARCHITECTURES, name))).blocks.some(
-    ({ attention, beside }) => attention.kind === 'recurrent' || beside !== undefined || 'indexer' in attention,
+    ({ attention, beside }) =>
+      ['recurrent', 'compressed'].includes(attention.kind) || beside !== undefined || 'indexer' in attention,
   ),
 );
 
@@ -62,20 +63,6 @@ for (const name of RECURRENT)
     cache.dispose();
     disposeResident(model);
   });
-
-test('entries of compressed attention are not kept: steps are refused', async () => {
-  const rt = createRuntime(1);
-  const model = await loadResident(rt, plainSource(path.join(ARCHITECTURES, 'deepseek_v4')));
-  const cache = makeCache(rt, 'exact', { blocks: model.graph.blocks.length, slots: 1, most: 8 });
-  const made = makeStep(rt, [{ slot: 0, past: 0, ids: Int32Array.of(3, 4, 5) }]);
-  await assert.rejects(
-    runStep(rt, model, cache, made),
-    /compressed attention, whose entries are not kept between steps/,
-  );
-  disposeStep(made);
-  cache.dispose();
-  disposeResident(model);
-});
 
 test('a device without kernels for sparse attention is refused', () => {
   assert.throws(

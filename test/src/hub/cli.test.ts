@@ -7,8 +7,8 @@ import type { AddressInfo } from 'node:net';
 import path from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { events, lpq, model, root, scratch } from '../cli/lpq.js';
-import { COMMIT, type FakeHub, fakeHub, ID, type Served, sha256 } from './server.js';
+import { events, lpq, model, root, scratch, spawned } from '../cli/lpq.js';
+import { COMMIT, type FakeHub, fakeHub, ID, type Served, setEnvironment, sha256 } from './server.js';
 
 interface Bench {
   readonly hub: FakeHub;
@@ -32,6 +32,7 @@ async function bench(t: TestContext): Promise<Bench> {
     HF_HUB_OFFLINE: '',
     NO_PROXY: '127.0.0.1,127.0.0.2',
   };
+  setEnvironment(t, env);
   const repository = path.join(home, 'hub', `models--${ID.replace('/', '--')}`);
   const weights = (files['model.safetensors'] as Served).bytes;
   const blob = path.join(repository, 'blobs', sha256(weights));
@@ -39,10 +40,10 @@ async function bench(t: TestContext): Promise<Bench> {
 }
 
 test('quantize takes a name, and says in the checkpoint which commit it was', async (t) => {
-  const { hub, home, dir, env } = await bench(t);
+  const { hub, home, dir } = await bench(t);
   const out = path.join(home, 'out');
   const args = ['quantize', ID, '-o', out, '--bits', '4', '--method', 'rtn', '--json'];
-  const ran = await lpq(args, env);
+  const ran = await lpq(args);
   assert.equal(ran.code, 0, ran.stderr + ran.stdout);
   const all = events(ran);
   const download = all.find(({ event }) => event === 'download');
@@ -54,13 +55,13 @@ test('quantize takes a name, and says in the checkpoint which commit it was', as
   // The tokenizer comes along, through the links of the cache.
   assert.ok(readFileSync(path.join(out, 'tokenizer.json')).equals((hub.files.get('tokenizer.json') as Served).bytes));
   // From the directory itself, the same bytes.
-  const again = await lpq(['quantize', dir, '-o', `${out}2`, '--bits', '4', '--method', 'rtn'], env);
+  const again = await lpq(['quantize', dir, '-o', `${out}2`, '--bits', '4', '--method', 'rtn']);
   assert.equal(again.code, 0, again.stderr);
   for (const file of readdirSync(out))
     assert.ok(readFileSync(path.join(out, file)).equals(readFileSync(path.join(`${out}2`, file))), file);
   // What is wrong with the command is told without a download.
   hub.seen.length = 0;
-  assert.equal((await lpq(args, env)).code, 2);
+  assert.equal((await lpq(args)).code, 2);
   assert.deepEqual(hub.seen, []);
 });
 
@@ -68,13 +69,13 @@ test('eval, inspect and logits take one too, and still print one line with --jso
   const { hub, home, dir, env } = await bench(t);
   const text = path.join(home, 'text.txt');
   writeFileSync(text, readFileSync(path.join(root, 'share', 'text', 'books-valid.txt'), 'utf8').slice(0, 3000));
-  const inspected = await lpq(['inspect', ID, '--json'], env);
+  const inspected = await lpq(['inspect', ID, '--json']);
   assert.deepEqual([inspected.code, events(inspected).length], [0, 1], inspected.stderr);
-  const evaluated = await lpq(['eval', `${ID}@main`, '--text', text, '--ctx', '64', '--json'], env);
+  const evaluated = await lpq(['eval', `${ID}@main`, '--text', text, '--ctx', '64', '--json']);
   assert.deepEqual([evaluated.code, events(evaluated).length], [0, 1], evaluated.stderr);
   assert.equal(events(evaluated)[0]?.dir, dir);
   await hub.close();
-  const away = await lpq(['inspect', `${ID}@${COMMIT}`], env);
+  const away = await lpq(['inspect', `${ID}@${COMMIT}`]);
   assert.deepEqual([away.code, away.stderr], [0, '']);
   const offline = await lpq(['inspect', ID], { ...env, HF_HUB_OFFLINE: '1' });
   assert.deepEqual([offline.code, offline.stderr], [0, '']);
@@ -82,13 +83,13 @@ test('eval, inspect and logits take one too, and still print one line with --jso
 
 test('a directory goes before a name; an error says that there was none', async (t) => {
   const { hub, env } = await bench(t);
-  const local = await lpq(['inspect', 'share/tiny-llama'], env);
+  const local = await lpq(['inspect', 'share/tiny-llama']);
   assert.equal(local.code, 0, local.stderr);
   assert.deepEqual(hub.seen, []);
-  const wrong = await lpq(['inspect', 'share/tiny-lama'], env);
+  const wrong = await lpq(['inspect', 'share/tiny-lama']);
   assert.equal(wrong.code, 4);
   assert.match(wrong.stderr, /LPQ_HUB_NOT_FOUND.*share\/tiny-lama.*there is no directory share\/tiny-lama/s);
-  const revision = await lpq(['inspect', `${ID}@../x`], env);
+  const revision = await lpq(['inspect', `${ID}@../x`]);
   assert.deepEqual([revision.code, hub.seen.length], [2, 1]);
   hub.behave = () => ({ status: 401, headers: { 'x-error-code': 'GatedRepo' } });
   const gated = await lpq(['inspect', ID, '--json'], { ...env, HF_TOKEN: 'hf_secret' });
@@ -125,7 +126,7 @@ for (const signal of ['SIGKILL', 'SIGINT'] as const)
     assert.ok(left >= 3_000_000);
     hub.behave = () => undefined;
     hub.seen.length = 0;
-    const ran = await lpq(['inspect', ID], env);
+    const ran = await lpq(['inspect', ID]);
     assert.equal(ran.code, 0, ran.stderr);
     const request = hub.seen.find(({ host, headers }) => host === 'cdn' && headers.range?.startsWith(`bytes=${left}-`));
     assert.ok(request, JSON.stringify(hub.seen.map(({ headers }) => headers.range)));
@@ -137,7 +138,7 @@ for (const signal of ['SIGKILL', 'SIGINT'] as const)
 test('two processes at once download each file once', async (t) => {
   const { hub, env } = await bench(t);
   hub.behave = ({ host }) => (host === 'cdn' ? { trickle: 50_000 } : undefined);
-  const ran = await Promise.all([lpq(['inspect', ID], env), lpq(['inspect', ID], env)]);
+  const ran = await Promise.all([spawned(['inspect', ID], env), spawned(['inspect', ID], env)]);
   assert.deepEqual(
     ran.map(({ code, stderr }) => (code === 0 ? 0 : stderr)),
     [0, 0],
@@ -150,7 +151,7 @@ test('a process that dies with the lock leaves it free', async (t) => {
   hub.behave = ({ host }) => (host === 'cdn' ? { stallAfter: 100 } : undefined);
   await killed(env, 'SIGKILL', () => existsSync(`${blob}.incomplete`));
   hub.behave = () => undefined;
-  assert.equal((await lpq(['inspect', ID], env)).code, 0);
+  assert.equal((await lpq(['inspect', ID])).code, 0);
 });
 
 test('a proxy is used where one is named', async (t) => {

@@ -3,9 +3,9 @@ import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { events, lpq, model, root, scratch } from '../cli/lpq.js';
-import { COMMIT, type FakeHub, fakeHub, ID, type Served } from './server.js';
+import { COMMIT, type FakeHub, fakeHub, ID, type Served, setEnvironment } from './server.js';
 
-/** The files of a directory, but for some, on a Hub of our own, and what a process needs to find it. */
+/** The files of a directory, but for some, on a Hub of our own, and what this process needs to find it. */
 async function serve(t: TestContext, dir: string, without: readonly string[] = []) {
   const files: Record<string, Served> = {};
   for (const name of readdirSync(dir))
@@ -20,12 +20,13 @@ async function serve(t: TestContext, dir: string, without: readonly string[] = [
     HF_HUB_OFFLINE: '',
     NO_PROXY: '127.0.0.1,127.0.0.2',
   };
+  setEnvironment(t, env);
   const snapshot = path.join(home, 'hub', `models--${ID.replace('/', '--')}`, 'snapshots', COMMIT);
-  return { hub, env, snapshot };
+  return { hub, snapshot };
 }
 
-async function ran(args: readonly string[], env: Record<string, string> = {}) {
-  const got = await lpq(args, env);
+async function ran(args: readonly string[]) {
+  const got = await lpq(args);
   assert.equal(got.code, 0, `${args.join(' ')}: ${got.stderr}${got.stdout}`);
   return got;
 }
@@ -35,28 +36,28 @@ test('what another tool quantized is diagnosed, inspected, evaluated, packed and
   const at = (name: string) => path.join(dir, name);
   await ran(['quantize', model, '-o', at('q'), '--bits', '4', '--method', 'rtn']);
   await ran(['pack', at('q'), '--target', 'gptq', '-o', at('gptq')]);
-  const { hub, env, snapshot } = await serve(t, at('gptq'), ['lpq.json']);
+  const { hub, snapshot } = await serve(t, at('gptq'), ['lpq.json']);
   const text = at('text.txt');
   writeFileSync(text, readFileSync(path.join(root, 'share', 'text', 'books-valid.txt'), 'utf8').slice(0, 3000));
 
   // What is wrong with the command is told without a download.
   mkdirSync(at('there'));
-  assert.equal((await lpq(['pack', ID, '--target', 'marlin', '-o', at('there')], env)).code, 2);
-  assert.match((await lpq(['pack', ID, '--target', 'nobody', '-o', at('no')], env)).stderr, /LPQ_TARGET/);
+  assert.equal((await lpq(['pack', ID, '--target', 'marlin', '-o', at('there')])).code, 2);
+  assert.match((await lpq(['pack', ID, '--target', 'nobody', '-o', at('no')])).stderr, /LPQ_TARGET/);
   assert.deepEqual(hub.seen, []);
 
-  const doctor = await ran(['doctor', ID, '--json'], env);
+  const doctor = await ran(['doctor', ID, '--json']);
   const [diagnosis] = events(doctor) as [{ ok: boolean; dir: string; kind: string }];
   assert.deepEqual([diagnosis.ok, diagnosis.dir, diagnosis.kind], [true, snapshot, 'foreign:gptq']);
-  assert.match((await ran(['inspect', ID], env)).stdout, /gptq/i);
+  assert.match((await ran(['inspect', ID])).stdout, /gptq/i);
   assert.equal(
-    events(await ran(['pack', `${ID}@main`, '--target', 'tilus', '-o', at('x'), '--dry-run', '--json'], env)).length,
+    events(await ran(['pack', `${ID}@main`, '--target', 'tilus', '-o', at('x'), '--dry-run', '--json'])).length,
     1,
   );
-  await ran(['pack', ID, '--target', 'marlin', '-o', at('marlin')], env);
-  await ran(['verify', at('marlin'), '--against', ID], env);
+  await ran(['pack', ID, '--target', 'marlin', '-o', at('marlin')]);
+  await ran(['verify', at('marlin'), '--against', ID]);
   const perplexity = async (...args: string[]) =>
-    (events(await ran(['eval', ...args, '--text', text, '--ctx', '64', '--json'], env))[0] as { ppl: number }).ppl;
+    (events(await ran(['eval', ...args, '--text', text, '--ctx', '64', '--json']))[0] as { ppl: number }).ppl;
   assert.equal(await perplexity(ID), await perplexity(at('marlin')));
   // Everything came once; later commands only ask for the commit.
   assert.equal(hub.seen.filter(({ host }) => host === 'cdn').length, 2);
@@ -68,14 +69,14 @@ test('what lpq packed is verified by its name, GGUF too, against a quantized che
   await ran(['quantize', model, '-o', at('q'), '--bits', '4', '--group-size', '32', '--method', 'rtn']);
   for (const target of ['marlin', 'gguf']) {
     await ran(['pack', at('q'), '--target', target, '-o', at(target)]);
-    const { env } = await serve(t, at(target));
-    const [report] = events(await ran(['verify', ID, '--against', at('q'), '--json'], env)) as [{ ok: boolean }];
+    await serve(t, at(target));
+    const [report] = events(await ran(['verify', ID, '--against', at('q'), '--json'])) as [{ ok: boolean }];
     assert.equal(report.ok, true);
   }
-  const { env, hub } = await serve(t, at('q'));
-  await ran(['verify', at('marlin'), '--against', ID], env);
+  const { hub } = await serve(t, at('q'));
+  await ran(['verify', at('marlin'), '--against', ID]);
   hub.behave = () => ({ status: 404 });
-  const missing = await lpq(['doctor', 'acme/other'], env);
+  const missing = await lpq(['doctor', 'acme/other']);
   assert.equal(missing.code, 4);
   assert.match(missing.stderr, /LPQ_HUB_NOT_FOUND.*there is no directory acme\/other/s);
 });
@@ -84,8 +85,8 @@ test('searched types of GGUF take the model that was quantized by its name', asy
   const dir = scratch(t);
   const at = (name: string) => path.join(dir, name);
   await ran(['quantize', model, '-o', at('q'), '--bits', '3', '--group-size', '64', '--method', 'rtn']);
-  const { env } = await serve(t, model);
-  await ran(['pack', at('q'), '--target', 'gguf-q4_k', '-o', at('named'), '--source', ID], env);
+  await serve(t, model);
+  await ran(['pack', at('q'), '--target', 'gguf-q4_k', '-o', at('named'), '--source', ID]);
   await ran(['pack', at('q'), '--target', 'gguf-q4_k', '-o', at('local'), '--source', model]);
   assert.ok(
     readFileSync(path.join(at('named'), 'model.gguf')).equals(readFileSync(path.join(at('local'), 'model.gguf'))),

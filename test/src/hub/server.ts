@@ -230,3 +230,14 @@ async function bytes(
     response.destroy();
   } else response.end();
 }
+
+/** Of this process, until the test ends. */
+export function setEnvironment(t: TestContext, env: Readonly<Record<string, string>>): void {
+  const before = Object.keys(env).map((name) => [name, process.env[name]] as const);
+  Object.assign(process.env, env);
+  t.after(() => {
+    for (const [name, value] of before)
+      if (value === undefined) delete process.env[name];
+      else process.env[name] = value;
+  });
+}

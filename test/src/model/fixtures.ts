@@ -82,9 +82,10 @@ export function shapesOnly(
   };
 }
 
-/** Every tensor that the graph of a config needs, as a checkpoint stores it. */
-export function demanded(config: Record<string, unknown>): Map<string, readonly number[]> {
-  const graph = buildGraph(planModel(architectureOf(config, 'models/test'), config, 'models/test'));
+/** Every tensor that the graph of a config needs, and so many layers of multi-token prediction, as a checkpoint stores it. */
+export function demanded(config: Record<string, unknown>, predictions = 0): Map<string, readonly number[]> {
+  const plan = planModel(architectureOf(config, 'models/test'), config, 'models/test', predictions);
+  const graph = buildGraph({ ...plan, blocks: [...plan.blocks, ...plan.predictions] });
   const all = [graph.outer, ...graph.blocks.map((block) => block.tensors)].flatMap((tensors) => [...tensors]);
   return new Map(all.map(([name, shape]) => [name, graph.transposed.has(name) ? [...shape].reverse() : shape]));
 }
@@ -95,12 +96,17 @@ const SIZES =
 
 /**
  * Writes a checkpoint of an architecture's fixture with every size four times as large, of pseudo-random bf16 weights, to `dir`; with
- * `more` in its configuration.
+ * `more` in its configuration, and so many layers of multi-token prediction.
  */
-export async function writeWidened(name: string, dir: string, more: Record<string, unknown> = {}): Promise<void> {
+export async function writeWidened(
+  name: string,
+  dir: string,
+  more: Record<string, unknown> = {},
+  predictions = 0,
+): Promise<void> {
   const narrow = JSON.parse(readFileSync(path.join(ARCHITECTURES, name, 'config.json'), 'utf8')) as object;
   const config = { ...widened(narrow), ...more };
-  const source = randomSource(config);
+  const source = randomSource(config, '', predictions);
   mkdirSync(dir, { recursive: true });
   writeFileSync(path.join(dir, 'config.json'), JSON.stringify(config));
   const tensors = [...source.names()].map(async (each) => {
@@ -135,9 +141,12 @@ function widened(narrow: object): Record<string, unknown> {
 }
 
 /** A source of pseudo-random weights in f32; `base` is left out of their names. */
-export function randomSource(config: Record<string, unknown>, base = ''): WeightSource {
+export function randomSource(config: Record<string, unknown>, base = '', predictions = 0): WeightSource {
   const tensors = new Map(
-    [...demanded(config)].map(([name, shape]) => [name.startsWith(base) ? name.slice(base.length) : name, shape]),
+    [...demanded(config, predictions)].map(([name, shape]) => [
+      name.startsWith(base) ? name.slice(base.length) : name,
+      shape,
+    ]),
   );
   return {
     ...shapesOnly(config, tensors),

@@ -6,6 +6,7 @@ import { addon, createRuntime, type NativeRuntime, typed } from '../../../native
 import { makeBatch } from '../../../src/model/batch.js';
 import { loadOuter, runForward } from '../../../src/model/forward.js';
 import { openModel } from '../../../src/model/graph.js';
+import { sampled } from '../../sample.js';
 import { ARCHITECTURES, GOLDENS, PlainFile, plainSource } from './fixtures.js';
 import { ReferenceRuntime } from './reference-runtime.js';
 
@@ -37,15 +38,17 @@ async function compare(rt: NativeRuntime, dir: string): Promise<{ logits: number
   return { logits: differ(typed(logits), 'logits'), block0 };
 }
 
+const onReference = sampled('goldens on the reference operations', GOLDENS, 3);
 for (const name of GOLDENS) {
   const dir = path.join(ARCHITECTURES, name);
   // The goldens are themselves fp32: logits of about 1 carry some 1e-6 of rounding through two blocks; 1e-4 is the
   // bound that the project promises for any fp32 implementation.
-  test(`${name}: the graph on the reference operations gives transformers' logits`, async () => {
-    const { logits, block0 } = await compare(new ReferenceRuntime(), dir);
-    assert.ok(logits <= 1e-5, `logits differ by ${logits}`);
-    assert.ok(block0 <= 1e-5, `states after block 0 differ by ${block0}`);
-  });
+  if (onReference.includes(name))
+    test(`${name}: the graph on the reference operations gives transformers' logits`, async () => {
+      const { logits, block0 } = await compare(new ReferenceRuntime(), dir);
+      assert.ok(logits <= 1e-5, `logits differ by ${logits}`);
+      assert.ok(block0 <= 1e-5, `states after block 0 differ by ${block0}`);
+    });
 
   test(`${name}: the graph on the native operations gives transformers' logits`, async (t) => {
     const { logits, block0 } = await compare(createRuntime(2), dir);

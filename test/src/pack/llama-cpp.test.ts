@@ -33,7 +33,7 @@ const TYPES: readonly (readonly [type: string, target: string, quantize: readonl
   ['q5_k', 'gguf-q5_k', ['--bits', '8', '--group-size', '32']],
   ['q6_k', 'gguf-q6_k', ['--bits', '8', '--group-size', '32']],
 ];
-const DRAWN = sampled('types of blocks in llama.cpp', TYPES, 2);
+const DRAWN = sampled('types of blocks in llama.cpp', TYPES, 3);
 
 async function run(...args: string[]): Promise<void> {
   const { code, stderr } = await lpq(args);

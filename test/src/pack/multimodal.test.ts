@@ -112,3 +112,39 @@ for (const arch of NESTED)
     }
     input.close();
   });
+
+for (const arch of NESTED) {
+  const { experts } = architectureOf(configAt(path.join(ARCHITECTURES, arch)), arch);
+  if (experts?.fused !== undefined && !experts.named) continue;
+  test(`${arch}: AWQ, whose lists are parts of names, leaves towers alone and names no table`, async () => {
+    const source = path.join(ARCHITECTURES, arch);
+    const [canonical, dir] = [path.join(scratch(), 'canonical'), path.join(scratch(), 'awq')];
+    await quantizeCheckpoint([runtime], {
+      source,
+      output: canonical,
+      scheme: schemeFromOptions({ bits: 4, groupSize: 32 }),
+      rules: [],
+      quantizer: rtnQuantizer(),
+      calibration: undefined,
+      lmHead: false,
+      options: {},
+      version: 'test',
+    });
+    const input = CanonicalCheckpoint.open(canonical);
+    await packCheckpoint({ input, target: 'awq', output: dir, runtime });
+    const report = await verifyArtifact({ dir, against: canonical, runtime });
+    assert.ok(report.ok, JSON.stringify(report.failures));
+    const left: string[] = configAt(dir).quantization_config.modules_to_not_convert;
+    const { header } = new PlainFile(path.join(source, 'model.safetensors'));
+    const towers = Object.keys(header).filter(
+      (name) => /vision|visual|projector/.test(name) && name.endsWith('.weight'),
+    );
+    for (const name of towers.filter((each) => header[each]?.shape.length === 2 && !/embed/.test(each)))
+      assert.ok(
+        left.some((part) => name.includes(part)),
+        name,
+      );
+    for (const name of input.moduleNames()) assert.ok(!left.some((part) => name.includes(part)), name);
+    input.close();
+  });
+}

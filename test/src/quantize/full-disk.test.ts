@@ -5,6 +5,7 @@ import path from 'node:path';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { scratch } from '../../formats/scratch.js';
+import { CALIB } from '../cli/lpq.js';
 
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..', '..', '..', '..');
 const dir = scratch();
@@ -39,7 +40,7 @@ function limited(blocks: number, ...options: string[]): { status: number | null;
   return { status: run.status, code: last.code, stdout: run.stdout };
 }
 
-for (const method of [['rtn'], ['gptq', '--samples', '2', '--seq-len', '64']])
+for (const method of [['rtn'], ['gptq', '--samples', '2', '--seq-len', '64', ...CALIB]])
   test(`${method[0]}: files that cannot grow, among parallel writes, end the run and leave nothing`, () => {
     // Too small for what is copied first; for the header of the shard; for the tensors written at once.
     for (const blocks of [1, 16, 128, 1024]) {

@@ -8,7 +8,7 @@ import { createRuntime } from '../../../native/binding.js';
 import { verifyArtifact } from '../../../src/verify/verify.js';
 import { gptq, Q, replace } from '../../formats/foreign/malformed.js';
 import { gptqSettings, writeModel } from '../../formats/foreign/mini.js';
-import { lpq, model, scratch } from '../cli/lpq.js';
+import { CALIB, lpq, model, scratch } from '../cli/lpq.js';
 import { build } from '../verify/build.js';
 import { Tampered } from '../verify/tamper.js';
 
@@ -47,7 +47,7 @@ for (const [what, name, bits] of [
       const source = await broken(dir, name, bits);
       const recipe = path.join(dir, 'recipe.json');
       writeFileSync(recipe, JSON.stringify({ rules: [{ match: 'layers\\.3\\.', skip: true }] }));
-      const calibration = method === 'rtn' ? [] : ['--samples', '2', '--seq-len', '32'];
+      const calibration = method === 'rtn' ? [] : ['--samples', '2', '--seq-len', '32', ...CALIB];
       const out = path.join(dir, 'out');
       const args = [
         '--bits',

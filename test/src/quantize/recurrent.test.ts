@@ -19,6 +19,7 @@ import { schemeFromOptions } from '../../../src/quantize/scheme.js';
 import { rtnQuantizer } from '../../../src/rtn/quantizer.js';
 import { verifyArtifact } from '../../../src/verify/verify.js';
 import { scratch } from '../../formats/scratch.js';
+import { sampled } from '../../sample.js';
 import { ARCHITECTURES, GOLDENS, PlainFile, plainSource } from '../model/fixtures.js';
 
 /** Models with recurrent blocks or indexers at 4 bits, packed and verified: what stays in 16 bits stays bit by bit. */
@@ -72,7 +73,7 @@ function medianError(got: Float32Array, want: Float32Array, vocab: number): numb
   return errors.sort((a, b) => a - b)[errors.length >> 1]!;
 }
 
-for (const name of GOLDENS.filter(isRecurrent))
+for (const name of sampled('recurrent models, packed', GOLDENS.filter(isRecurrent), 3))
   test(`${name}: rtn and gptq at ${bitsOf(name)} bits are packed and verified, and the rest is carried`, async (t) => {
     const bits = bitsOf(name);
     const [dir, from] = [scratch(), path.join(ARCHITECTURES, name)];

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { cpSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { type TestContext, test } from 'node:test';
-import { lpq, model, scratch } from '../cli/lpq.js';
+import { CALIB, lpq, model, scratch } from '../cli/lpq.js';
 
 /** The tiny model, and one with the same config.json and headers whose weights all have the other sign. */
 function twins(t: TestContext): { dir: string; other: string } {
@@ -19,7 +19,7 @@ function twins(t: TestContext): { dir: string; other: string } {
 }
 
 const RTN = ['--bits', '4', '--method', 'rtn', '--quiet', '--no-report'];
-const FEW = ['--samples', '2', '--seq-len', '32', '--device', 'cpu', '--quiet'];
+const FEW = ['--samples', '2', '--seq-len', '32', ...CALIB, '--device', 'cpu', '--quiet'];
 
 async function done(...args: readonly string[]): Promise<void> {
   const ran = await lpq(args);

@@ -22,20 +22,21 @@ const calibration: Calibration = {
 /** As long as GPT-2's positions allow. */
 const short = sequences.map((sequence) => sequence.slice(0, 24));
 
-async function run(name: string, steps: number, threads: number) {
+async function run(name: string, steps: number, threads: number, mtp = false) {
   const output = path.join(scratch(), 'out');
   const lines: ModuleLine[] = [];
   const warnings: string[] = [];
   await quantizeCheckpoint(
     [createRuntime(threads)],
     {
-      source: path.join(ARCHITECTURES, name),
+      source: path.join(mtp ? path.join(ARCHITECTURES, '..', 'prediction') : ARCHITECTURES, name),
       output,
       scheme: schemeFromOptions({ bits: 3, groupSize: 32 }),
       rules: [],
       quantizer: tuned(gptqQuantizer(GPTQ_DEFAULTS), { steps, rate: 1, scaleRate: 1, seed: 0 }),
-      calibration: name === 'gpt2' ? { ...calibration, sequences: short } : calibration,
+      calibration: name === 'llama' ? calibration : { ...calibration, sequences: short },
       lmHead: false,
+      mtp,
       options: {},
       version: 'test',
     },
@@ -63,5 +64,20 @@ test('blocks that cannot be trained stay as they were: a warning, once, and a no
   for (const { note, measures } of lines) {
     assert.equal(note, 'not trained: layer norms');
     assert.equal(measures?.tune, undefined);
+  }
+});
+
+test('gated delta rules, experts and layers of multi-token prediction are trained, with the same bytes on one thread and on two', async () => {
+  const [one, two] = [await run('qwen3_next', 4, 1, true), await run('qwen3_next', 4, 2, true)];
+  assert.equal(one.manifest, two.manifest);
+  assert.deepEqual(one.warnings, []);
+  assert.ok(one.lines.some(({ name }) => name === 'mtp.layers.0.mlp.experts.2.down_proj'));
+  for (const { name, measures } of one.lines) {
+    const { curve, kept } = measures!.tune!;
+    assert.ok(
+      curve.every(({ loss }) => Number.isFinite(loss) && loss > 0),
+      name,
+    );
+    assert.ok(curve.find(({ step }) => step === kept)!.loss <= curve[0]!.loss, name);
   }
 });

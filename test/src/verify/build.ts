@@ -178,6 +178,7 @@ export async function build(
     modules: packed,
     carried,
     config: JSON.stringify(full),
+    card: { serve: [], relativeError: null },
     ...kv,
   });
   await art.write('embed_tokens.weight', embedding);

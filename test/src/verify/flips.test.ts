@@ -13,7 +13,13 @@ const runtime = createRuntime(1);
 const u8 = { kind: 'int', dtype: 'u8' } as const;
 const i16 = { kind: 'int', dtype: 'i16' } as const;
 
-// LPQ_TEST_ALL=1 leaves out no bit of headers and JSON files either; 3 and 5 walk through all eight bits of bytes.
+// One bit of 3 or 5, which walk through all eight bits of bytes: which ones, the commit draws; all of them with LPQ_TEST_ALL=1.
+const bits = (name: string, begin: number, end: number, period: number) =>
+  sampled(
+    name,
+    Array.from({ length: end - begin }, (_, i) => begin + i),
+    period,
+  );
 
 const TINY: readonly [string, Readonly<Record<string, ModuleSpec>>][] = [
   ['gptq_v2', { m: { type: 'u4', n: 5, k: 8, granularity: group(4), zeros: u8, layout: 'gptq_v2', actOrder: true } }],
@@ -42,7 +48,7 @@ for (const [target, modules] of sampled('flips of tiny artifacts', TINY, 2))
       ];
       for (const [recompute, against] of runs)
         for (const { name, begin, end } of shard.tensors())
-          for (let bit = begin; bit < end; bit += recompute === 'none' && !ALL ? 5 : 1)
+          for (const bit of bits(`${target} ${name} ${recompute}`, begin, end, recompute === 'all' ? 3 : 5))
             await shard.flipped(bit, recompute, async () => {
               if (!(await isCaught(built.artifact, against, runtime)))
                 escaped.push(`${name}:${bit - begin} ${recompute}`);
@@ -59,13 +65,13 @@ test('the bits of the shard’s header, of config.json and of the other files co
   const escaped: string[] = [];
   try {
     const shard = new Tampered(built.artifact, 'model.safetensors');
-    for (let bit = 0; bit < shard.tensors()[0]!.begin; bit += ALL ? 1 : 5)
+    for (const bit of bits('header', 0, shard.tensors()[0]!.begin, 5))
       await shard.flipped(bit, 'none', async () => {
         if (!(await isCaught(built.artifact, undefined, runtime))) escaped.push(`header ${bit}`);
       });
     for (const file of ['config.json', 'quantize_config.json', 'tokenizer.json']) {
       const tampered = new Tampered(built.artifact, file);
-      for (let bit = 0; bit < tampered.bits; bit += ALL ? 1 : 5)
+      for (const bit of bits(file, 0, tampered.bits, 5))
         await tampered.flipped(bit, 'all', async () => {
           if (!(await isCaught(built.artifact, built.quantized, runtime))) escaped.push(`${file} ${bit}`);
         });

@@ -229,18 +229,18 @@ const FILES: readonly Listed[] = [
 ];
 testListed(FILES);
 
-test('what no engine reads may differ, and is told: README, LICENSE, .gitattributes', async () => {
+test('what no engine reads may differ, and is told: LICENSE, .gitattributes', async () => {
   const report = await verifyChanged({
     against: true,
-    files: { 'README.md': 'a card' },
+    files: { LICENSE: 'ours' },
     directory: ({ artifact, quantized }) => {
       writeFileSync(path.join(artifact, '.gitattributes'), '*.safetensors filter=lfs');
       writeFileSync(path.join(artifact, 'LICENSE.txt'), '');
-      writeFileSync(path.join(quantized, 'README.md'), 'another');
+      writeFileSync(path.join(quantized, 'LICENSE'), 'another');
     },
   });
   assert.deepEqual(report.failures, []);
-  for (const name of ['README.md', 'LICENSE.txt', '.gitattributes'])
+  for (const name of ['LICENSE', 'LICENSE.txt', '.gitattributes'])
     assert.ok(
       report.notes.some((note) => note.startsWith(name)),
       name,

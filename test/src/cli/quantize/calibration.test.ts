@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto';
 import { cpSync, existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { type TestContext, test } from 'node:test';
-import { events, lpq, model, root, scratch } from '../lpq.js';
+import { CALIB, events, lpq, model, scratch, text } from '../lpq.js';
 
 /** The attention's projections only: a run of seconds. */
 function small(dir: string): string[] {
@@ -11,7 +11,7 @@ function small(dir: string): string[] {
   writeFileSync(recipe, JSON.stringify({ rules: [{ match: 'mlp', skip: true }] }));
   return ['--bits', '4', '--recipe', recipe, '--device', 'cpu'];
 }
-const FEW = ['--samples', '3', '--seq-len', '40'];
+const FEW = ['--samples', '3', '--seq-len', '40', ...CALIB];
 
 /** The bundled model with a chat template. */
 function instruct(dir: string, template?: string): string {
@@ -66,7 +66,7 @@ test('texts with weights and conversations: recorded, and the same bytes again',
   const dir = scratch(t);
   const source = instruct(dir, TEMPLATE);
   const chat = conversations(dir);
-  const books = path.join(root, 'share', 'text', 'books-valid.txt');
+  const books = text;
   const args = [
     '--calib',
     `${chat}:0.7`,
@@ -83,7 +83,7 @@ test('texts with weights and conversations: recorded, and the same bytes again',
   assert.deepEqual([said?.kind, said?.sequences], ['mix', 10]);
   const { calibration } = manifest(path.join(dir, 'a')).provenance;
   const sha = (file: string) => createHash('sha256').update(readFileSync(file)).digest('hex');
-  assert.equal(calibration.name, 'chat.jsonl:0.7 + books-valid.txt:0.3');
+  assert.equal(calibration.name, 'chat.jsonl:0.7 + text.txt:0.3');
   assert.equal(
     calibration.sha256,
     createHash('sha256')
@@ -95,7 +95,7 @@ test('texts with weights and conversations: recorded, and the same bytes again',
     calibration.files.map((file: Record<string, unknown>) => [file.name, file.sha256, file.weight, file.sequences]),
     [
       ['chat.jsonl', sha(chat), 0.7, 7],
-      ['books-valid.txt', sha(books), 0.3, 3],
+      ['text.txt', sha(books), 0.3, 3],
     ],
   );
   await passes(quantize(source, '-o', path.join(dir, 'b'), ...args));
@@ -120,7 +120,7 @@ test('texts with weights and conversations: recorded, and the same bytes again',
       ...small(dir),
     ),
   );
-  assert.match(short.stderr, /only 24 of the 30 sequences asked for: 9 of chat.jsonl, 15 of books-valid.txt/);
+  assert.match(short.stderr, /only 24 of the 30 sequences asked for: 9 of chat.jsonl, 15 of text.txt/);
 });
 
 test('conversations need a template; weights, several texts and templates go wrong by name', async (t) => {
@@ -171,7 +171,7 @@ test('--save-stats changes nothing about the output; --stats makes others of it'
   assert.match(resumed.stderr, /are there already/);
   assert.deepEqual(hashes(at('more')), hashes(at('plain')));
   await refuses(
-    quantize(model, '--save-stats', at('stats'), '--seq-len', '41', '--samples', '3', '--device', 'cpu', '--resume'),
+    quantize(model, '--save-stats', at('stats'), ...FEW, '--seq-len', '41', '--device', 'cpu', '--resume'),
     2,
     'LPQ_RESUME',
     /taken with another calibration/,

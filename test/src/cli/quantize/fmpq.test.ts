@@ -4,7 +4,7 @@ import path from 'node:path';
 import { test } from 'node:test';
 import { CanonicalCheckpoint } from '../../../../formats/canonical/read.js';
 import { ARCHITECTURES, writeWidened } from '../../model/fixtures.js';
-import { events, lpq, model, root, scratch } from '../lpq.js';
+import { CALIB, events, lpq, model, root, scratch } from '../lpq.js';
 
 const base = ['quantize', model, '-o', 'never', '--bits', '4'];
 const fmpq = [...base, '--method', 'fmpq'];
@@ -39,6 +39,7 @@ const quick = (output: string, samples: number, length: number) => [
   `${samples}`,
   '--seq-len',
   `${length}`,
+  ...CALIB,
 ];
 
 for (const [args, code, error, names] of REFUSALS)

@@ -5,7 +5,7 @@ import { after, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { execa } from 'execa';
 import { type FakeCuda, fakeCuda } from '../../../native/fake-cuda/fake.js';
-import { events, lpq, model, scratch } from '../lpq.js';
+import { CALIB, events, lpq, model, scratch } from '../lpq.js';
 
 const made = fakeCuda();
 const skip = typeof made === 'string' ? made : false;
@@ -13,7 +13,7 @@ const fake = made as FakeCuda;
 if (!skip) after(() => fake.remove());
 
 const RTN = ['--bits', '4', '--method', 'rtn', '--device', 'cuda'];
-const GPTQ = ['--bits', '4', '--samples', '2', '--seq-len', '32', '--device', 'cuda'];
+const GPTQ = ['--bits', '4', '--samples', '2', '--seq-len', '32', ...CALIB, '--device', 'cuda'];
 const run = (output: string, args: readonly string[], env: Record<string, string> = {}) =>
   lpq(['quantize', model, '-o', output, ...args, '--json'], { ...fake.env, ...env });
 

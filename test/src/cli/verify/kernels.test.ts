@@ -6,7 +6,7 @@ import { main } from '../../../../src/cli/main.js';
 import type { Run } from '../../../../src/cli/run.js';
 import { wholeModel } from '../../../../src/cli/verify/model.js';
 import type { Recorder } from '../../../../src/verify/report.js';
-import { model, scratch } from '../lpq.js';
+import { CALIB, model, scratch } from '../lpq.js';
 
 /** The CPU as a device: what products read is rounded to f16, and then `change` may touch what an operation wrote. */
 function device(change: (op: string, values: Float32Array) => void = () => {}): NativeRuntime {
@@ -47,7 +47,7 @@ test('activations that become codes: the device is compared with itself exactly,
   const dir = scratch(t);
   const [q, packed] = ['q', 'packed'].map((name) => path.join(dir, name)) as [string, string];
   const io = { stdout: process.stderr, stderr: process.stderr } as never;
-  const few = ['--samples', '4', '--seq-len', '64', '--device', 'cpu', '--quiet'];
+  const few = ['--samples', '4', '--seq-len', '64', ...CALIB, '--device', 'cpu', '--quiet'];
   assert.equal(await main(['quantize', model, '-o', q, '--method', 'fmpq', '--bits', '4', ...few], io), 0);
   assert.equal(await main(['pack', q, '-o', packed, '--target', 'comet', '--device', 'cpu', '--quiet'], io), 0);
 

@@ -1,0 +1,23 @@
+import { z } from 'zod';
+import { MOST_RESIDUAL } from './scheme.js';
+
+const bits = z.union([z.literal(2), z.literal(4), z.literal(8)]);
+
+/**
+ * How a cache of keys and values is stored (formats/kv/spec.md). Codes are asymmetric, a scale and a zero (the smallest
+ * value) of f16 a group.
+ */
+export const kvSchemeSchema = z.strictObject({
+  form: z.enum(['bitdecoding', 'turbomind']),
+  keys: z.strictObject({
+    bits,
+    /** channel: a group is a channel over `group` tokens; token: `group` dims of a head of one token. */
+    granularity: z.enum(['channel', 'token']),
+    group: z.int().positive(),
+  }),
+  /** Groups of dims of a head of one token. */
+  values: z.strictObject({ bits, group: z.int().positive() }),
+  /** Newest tokens up to which stay exact (f16): so many are packed at once. 0: every token is packed as it comes. */
+  residual: z.int().nonnegative().max(MOST_RESIDUAL),
+});
+export type KvScheme = z.infer<typeof kvSchemeSchema>;

@@ -1,0 +1,61 @@
+// Vector-Jacobian products of layers with a state, of whole sequences: short_conv_backward, gated_delta_backward. As of
+// backward.h. CPU only; activations and gradients f32.
+#pragma once
+#include "ops/recurrent.h"
+
+namespace lpq::ops {
+
+// Of short_conv without a past: dx of the shape of x, whose columns that the operation does not read are not written.
+// Sums in double.
+struct ShortConvBackward : Arguments {
+  bool biased = flag("biased");
+  const Tensor& x = input("x", {f32}, {-1, -1});
+  const Tensor& weight = input("weight", kFloats, {-1, -1});
+  const Tensor* bias = input_if(biased, "bias", kFloats, {weight.dim(0)});
+  const Tensor& starts = read_starts(*this);
+  const Tensor& dy = input("dy", {f32}, {x.dim(0), weight.dim(0)});
+  const Tensor& dx = output("dx", {f32}, x.shape);
+  Columns columns = some_columns("first", x, "x", weight.dim(0));
+  const bool multiplied = has("times"), gated = has("gate");
+  Columns times = multiplied ? some_columns("times", x, "x", weight.dim(0)) : Columns{};
+  Columns gate = gated ? some_columns("gate", x, "x", weight.dim(0)) : Columns{};
+  bool silu = one_of("act", {"none", "silu"}) == 1;
+
+  explicit ShortConvBackward(const Call& call) : Arguments(call, "short_conv_backward") {
+    require(x.dim(0) == 0 || (dx.raw() != x.raw() && dx.raw() != dy.raw()), "dx must be neither x nor dy");
+    done();
+  }
+};
+
+// Of gated_delta without a past: gradients of the shapes of q, k, v, decay and beta, no other tensors of the call.
+// States are computed again from every 64th token's; sums over a head's channels as dot products are, those of heads
+// that share a key in the order of heads.
+struct GatedDeltaBackward : Arguments {
+  int64_t heads = at_least(1, "heads"), key_heads = at_least(1, "keyHeads");
+  int64_t key_dim = at_least(1, "keyDim"), value_dim = at_least(1, "valueDim");
+  const Tensor& q = input("q", {f32}, {-1, key_heads * key_dim});
+  const Tensor& k = input("k", {f32}, q.shape);
+  const Tensor& v = input("v", {f32}, {q.dim(0), heads * value_dim});
+  const Tensor& decay = input("decay", {f32}, {q.dim(0), -1});
+  const Tensor& beta = input("beta", {f32}, {q.dim(0), heads});
+  const Tensor& rate = input("rate", kFloats, {heads});
+  const Tensor& bias = input("bias", kFloats, {decay.dim(1)});
+  const Tensor& starts = read_starts(*this);
+  const Tensor& dy = input("dy", {f32}, v.shape);
+  const Tensor& dq = output("dq", {f32}, q.shape);
+  const Tensor& dk = output("dk", {f32}, k.shape);
+  const Tensor& dv = output("dv", {f32}, v.shape);
+  const Tensor& ddecay = output("ddecay", {f32}, decay.shape);
+  const Tensor& dbeta = output("dbeta", {f32}, beta.shape);
+  double strength = number("strength", 1);
+
+  explicit GatedDeltaBackward(const Call& call) : Arguments(call, "gated_delta_backward") {
+    require(heads % key_heads == 0,
+            "heads is " + std::to_string(heads) + ", not a multiple of keyHeads = " + std::to_string(key_heads));
+    require(decay.dim(1) == heads || decay.dim(1) == heads * key_dim,
+            "decay has " + std::to_string(decay.dim(1)) + " columns, neither one a head nor one a channel of the keys");
+    done();
+  }
+};
+
+}  // namespace lpq::ops

@@ -1,0 +1,24 @@
+import type { Engine } from '../engine.js';
+import { MARLIN_GROUPS } from './forms.js';
+
+/** vLLM with lpq's package beside it, which registers the method lpq and multiplies packed weights as they lie. */
+export const vllmLpq: Engine = {
+  name: 'vllm+lpq',
+  title: 'vLLM with lpq_kernels',
+  versions: '0.32, its build for the CPU',
+  evidence: 'its loader ran',
+  forms: [
+    {
+      says: 'every type of 1 to 8 bits, dense models',
+      options: '--bits 4',
+      takes: ({ sparsity, scaleDtype }) => sparsity === undefined && !scaleDtype.startsWith('f8'),
+      groups: MARLIN_GROUPS,
+      target: 'sm90',
+      scales: 'f16',
+      experts: (stored) => (stored === 'none' ? undefined : 'lpq_kernels does not serve packed experts in vLLM'),
+    },
+  ],
+  positiveScales: false,
+  note: 'lpq_kernels has to be installed beside vLLM (docs/python.md).',
+  serve: (dir) => `vllm serve ${dir}`,
+};
