@@ -1,22 +1,26 @@
-// node scripts/engines.mjs: the environments of test/engines, build/engines/vllm (vLLM's build for the CPU, 3 GB) beside build/consumers.
+// node scripts/engines.mjs: the environments of test/engines, build/engines/vllm (vLLM's build for the CPU, 3 GB) and build/engines/llama
+// (llama.cpp, built of pip's source) beside build/consumers. --only vllm, llama or consumers makes that one.
 // --table runs every engine over every format then (LPQ_TEST_ALL=1), and writes test/engines/expected.json and docs/who-loads-what.md.
 import { spawnSync } from 'node:child_process';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
+import { llamaCpp } from './llama-cpp.mjs';
 import { pythonEnvironment } from './python-environment.mjs';
 
 const root = path.dirname(path.dirname(fileURLToPath(import.meta.url)));
-const { values } = parseArgs({ options: { table: { type: 'boolean' } } });
+const { values } = parseArgs({ options: { table: { type: 'boolean' }, only: { type: 'string' } } });
 
-const made = [
-  ['consumers', path.join('consumers', 'requirements.txt')],
-  [path.join('engines', 'vllm'), path.join('engines', 'vllm.txt')],
-].every(([place, list]) => pythonEnvironment(path.join(root, 'build', place), path.join(root, 'test', list)));
-if (!made) {
-  console.error(
-    'an environment of test/engines could not be installed: its packages are pinned in test/engines/vllm.txt',
-  );
+const at = (...parts) => path.join(root, ...parts);
+const makers = {
+  consumers: () => pythonEnvironment(at('build', 'consumers'), at('test', 'consumers', 'requirements.txt')),
+  vllm: () => pythonEnvironment(at('build', 'engines', 'vllm'), at('test', 'engines', 'vllm.txt')),
+  llama: () => llamaCpp(at('build', 'engines', 'llama'), at('test', 'engines', 'drive_llama.cpp')),
+};
+const wanted = values.only === undefined ? Object.keys(makers) : [values.only];
+const failed = wanted.filter((name) => !makers[name]?.());
+if (failed.length > 0) {
+  console.error(`environments of test/engines that could not be made: ${failed.join(', ')}`);
   process.exit(1);
 }
 if (values.table) {

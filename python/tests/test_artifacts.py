@@ -72,6 +72,21 @@ def test_damage_ends_in_a_sentence(artifacts, tmp_path, monkeypatch):
         artifact.module("nothing")
 
 
+def test_what_lpq_verify_does_not_pass_is_refused(artifacts, tmp_path, monkeypatch):
+    monkeypatch.setenv("LPQ_REQUIRE_VERIFY", "1")
+    lpq.Artifact(artifacts / "tilus").close()
+    changed = copied(artifacts, tmp_path / "changed")
+    content = bytearray((changed / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (changed / "model.safetensors").write_bytes(content)
+    with pytest.raises(lpq.Error, match="lpq verify does not pass it: .*v_proj") as refused:
+        lpq.Artifact(changed)
+    assert "\n" not in str(refused.value)
+    monkeypatch.setenv("LPQ_COMMAND", str(tmp_path / "absent"))
+    with pytest.raises(lpq.Error, match="absent' does not run"):
+        lpq.Artifact(copied(artifacts, tmp_path / "again"))
+
+
 def test_tensors_come_as_they_are_stored(artifacts):
     with lpq.Artifact(artifacts / "tilus") as artifact:
         stored = load_file(artifacts / "tilus" / "model.safetensors")

@@ -124,6 +124,42 @@ def test_torch_compile_and_the_fake():
     assert torch.equal(compiled(x), layer(x) * 2)
 
 
+def experts(types: tuple[str, ...], hidden: int, inner: int):
+    """Blocks of gate, up and down of an expert a type, and their weights in f64."""
+    blocks, weights = [[], [], []], []
+    for seed, type in enumerate(types):
+        made = []
+        for part, (n, k) in enumerate(((inner, hidden), (inner, hidden), (hidden, inner))):
+            codes, scales, _, weight, _ = case(type, n, k, 32, False, seed * 3 + part)
+            blocks[part].append(ops.pack_codes(type, codes, scales / 64, group=32))
+            made.append(weight / 64)
+        weights.append(made)
+    return blocks, weights
+
+
+@pytest.mark.parametrize("activation", list(ops.ACTIVATIONS))
+def test_experts_are_those_that_tokens_chose(activation):
+    blocks, weights = experts(("i3", "u4", "f6e3m2", "i8"), 64, 96)
+    draw = torch.Generator().manual_seed(9)
+    x, share = torch.randn((7, 64), generator=draw) / 8, torch.rand((7, 2), generator=draw)
+    ids = torch.tensor([[0, 1], [1, 0], [3, -1], [-1, -1], [0, 3], [1, 3], [3, 1]])  # expert 2 by none
+    wanted = torch.zeros((7, 64), dtype=torch.float64)
+    for token, place in itertools.product(range(7), range(2)):
+        if (expert := int(ids[token, place])) < 0:
+            continue
+        gate, up, down = weights[expert]
+        row = x[token].double()
+        inner = ops.ACTIVATIONS[activation](gate @ row) * (up @ row)
+        wanted[token] += share[token, place].double() * (down @ inner)
+    got = ops.experts(x, share, ids, *blocks, activation)
+    # Chains of 64 and 96 products, a few roundings of an activation: 2^-24 of each, of sums whose terms are some ten times their result.
+    assert torch.allclose(got.double(), wanted, rtol=0, atol=10 * 200 * 2.0**-24 * float(wanted.abs().max()))
+    assert bool((got[3] == 0).all())
+    torch.library.opcheck(torch.ops.lpq_kernels.experts, (x, share, ids, *blocks, activation))
+    with pytest.raises(lpq.Error, match="expert 4 is asked for, and there are 4"):
+        ops.experts(x[:1], share[:1], torch.tensor([[4, 0]]), *blocks, activation)
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [

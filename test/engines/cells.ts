@@ -3,6 +3,9 @@
 /** The bundled model, and something beside its tensors. */
 export type EditedModel = 'tiny-llama with biases' | 'tiny-llama with a head';
 
+/** A model of random weights, made of a configuration of test/fixtures/architectures. */
+export type RandomModel = `random ${string}`;
+
 export interface Format {
   /** Unique; with the engine's name it is a cell of the table. */
   readonly name: string;
@@ -12,11 +15,15 @@ export interface Format {
   /** What it is asked to compute in, where the engine takes no float32 for this format. */
   readonly dtype?: 'bfloat16';
   /** tiny-llama unless it says otherwise. */
-  readonly model?: EditedModel | 'tiny-qwen3-moe';
+  readonly model?: EditedModel | RandomModel | 'tiny-qwen3-moe';
   /** The directory is damaged after it was packed: cut short, a byte changed, a module of a type that there is none of. */
   readonly damage?: 'cut' | 'changed' | 'type';
+  /** Blocks of GGUF are decoded to f32, so that the engine rounds no inputs of theirs: experts are chosen by more than luck. */
+  readonly floats?: boolean;
   /** The engine rounds activations too, which `lpq logits` does not: it only has to run. */
   readonly rounds?: boolean;
+  /** The engines that it is for, by name; all that take its target unless it says so. */
+  readonly engines?: RegExp;
   /** Part of the tier of every commit. */
   readonly commit?: boolean;
 }
@@ -33,8 +40,8 @@ export interface Engine {
   /** The wheel of python/ is on its path. */
   readonly plugin: boolean;
   readonly env?: Readonly<Record<string, string>>;
-  /** What it computes in whatever a format says. */
-  readonly dtype?: 'bfloat16' | 'float32';
+  /** What it computes in whatever a format says; int8: inputs of linears are rounded to 8 bits a block of them. */
+  readonly dtype?: 'bfloat16' | 'float32' | 'int8';
   readonly targets: RegExp;
   /** Formats whose outcome is that of processors with AVX-512, or of those without: compared on one of the same kind. */
   readonly ofProcessor?: RegExp;
@@ -66,6 +73,14 @@ const GPTQ = [
 const [W3A, W4A] = [int(3, 64, '--asym'), int(4, 64, '--asym')];
 // Their kernels read f16 scales.
 const F16 = [...RTN, '--bits', '4', '--group-size', '64'];
+/** Types of blocks of llama.cpp. */
+const ggml = (bits: number, group: string, ...more: string[]) => [
+  ...[...RTN, '--bits', String(bits), '--group-size', group],
+  ...more,
+];
+const RANDOM = ggml(4, '32');
+/** Architectures beside Llama, which take vLLM minutes each to look at. */
+const OTHERS = { engines: /^transformers/ };
 const bfloat16 = { dtype: 'bfloat16' } as const;
 
 export const FORMATS: readonly Format[] = [
@@ -120,8 +135,26 @@ export const FORMATS: readonly Format[] = [
     commit: true,
   },
   { name: '3 bits, sm90, a type that there is none of', target: 'sm90', options: W3, damage: 'type' },
+  { name: '4 bits, sm80, Qwen3', target: 'sm80', options: RANDOM, model: 'random qwen3', ...OTHERS },
+  { name: '4 bits, sm90, OLMo 2', target: 'sm90', options: RANDOM, model: 'random olmo2', ...OTHERS },
+  { name: '4 bits, marlin, Qwen2', target: 'marlin', options: RANDOM, model: 'random qwen2', ...OTHERS },
+  { name: 'q4_0', target: 'gguf', options: ggml(4, '32'), commit: true },
+  { name: 'q4_1', target: 'gguf', options: ggml(4, '32', '--asym') },
+  { name: 'q5_0', target: 'gguf', options: ggml(5, '64') },
+  { name: 'q5_1', target: 'gguf', options: ggml(5, '128', '--asym') },
+  { name: 'q8_0', target: 'gguf', options: ggml(8, 'channel') },
+  ...['q2_k', 'q3_k', 'q4_k', 'q5_k', 'q6_k'].map((name) => ({
+    ...{ name, target: `gguf-${name}`, options: ggml(8, '32') },
+    ...(name === 'q4_k' ? { commit: true } : {}),
+  })),
+  { name: 'q8_0, experts', target: 'gguf', options: ggml(8, '32'), model: 'tiny-qwen3-moe' },
+  ...['llama3-rope', 'llama-yarn-bias', 'mixtral', 'qwen2', 'qwen2_moe', 'qwen3', 'qwen3_moe'].map((kind) => ({
+    ...{ name: `q8_0 as floats, ${kind}`, target: 'gguf', options: ggml(8, '32') },
+    ...{ model: `random ${kind}` as const, floats: true },
+  })),
 ];
 
+const NOT_GGUF = /^(?!gguf)/;
 const OWN = /^(sm\d|marlin|tilus|turbomind)/;
 const vllm = { driver: 'drive_vllm.py', environment: 'engines/vllm', variable: 'LPQ_VLLM_PYTHON' };
 const transformers = {
@@ -137,7 +170,7 @@ export const ENGINES: readonly Engine[] = [
     name: 'vLLM 0.32',
     plugin: false,
     dtype: 'bfloat16',
-    targets: /./,
+    targets: NOT_GGUF,
     ofProcessor: /^4 bits(?!.*gptq_v2).*(gptq|awq|compressed)/,
   },
   {
@@ -146,7 +179,7 @@ export const ENGINES: readonly Engine[] = [
     plugin: true,
     // So that 4 bits run in lpq's kernel, too.
     env: { VLLM_DISABLED_KERNELS: 'CPUWNA16LinearKernel' },
-    targets: /./,
+    targets: NOT_GGUF,
   },
   { ...transformers, name: 'transformers 5.18', plugin: false, targets: /^compressed-tensors/ },
   {
@@ -156,9 +189,21 @@ export const ENGINES: readonly Engine[] = [
     modules: ['lpq_kernels.transformers'],
     targets: OWN,
   },
+  {
+    name: 'llama.cpp 11434',
+    driver: 'drive_llama.py',
+    environment: 'engines/llama',
+    variable: 'LPQ_LLAMA_PYTHON',
+    plugin: false,
+    dtype: 'int8',
+    targets: /^gguf/,
+  },
 ];
 
 /** What an engine is given. Damage is for those that open lpq's own directories. */
 export function formatsOf(engine: Engine): readonly Format[] {
-  return FORMATS.filter(({ target, damage }) => engine.targets.test(target) && (engine.plugin || !damage));
+  return FORMATS.filter(
+    ({ target, damage, engines }) =>
+      engine.targets.test(target) && (engine.plugin || !damage) && (engines?.test(engine.name) ?? true),
+  );
 }

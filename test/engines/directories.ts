@@ -5,7 +5,9 @@ import { Checkpoint } from '../../formats/safetensors/checkpoint.js';
 import { writeSafetensors } from '../../formats/safetensors/write.js';
 import { typed } from '../../native/binding.js';
 import { lpq, model as tinyLlama } from '../src/cli/lpq.js';
-import type { EditedModel, Format } from './cells.js';
+import { writeWidened } from '../src/model/fixtures.js';
+import { BYTES, inFloats } from '../src/pack/llama-cpp.js';
+import type { EditedModel, Format, RandomModel } from './cells.js';
 
 /** The directories that engines are given, by lpq's own commands. */
 
@@ -57,11 +59,23 @@ async function edited(model: EditedModel, dir: string): Promise<string> {
   return made;
 }
 
+async function random(model: RandomModel, dir: string): Promise<string> {
+  const made = path.join(dir, model.replaceAll(' ', '-'));
+  if (existsSync(made)) return made;
+  await writeWidened(model.slice('random '.length), made, { vocab_size: 320 });
+  writeFileSync(path.join(made, 'tokenizer.json'), JSON.stringify(BYTES));
+  return made;
+}
+
 /** The checkpoint that a format starts from; undefined where this machine has none. */
-async function sourceOf(format: Format, dir: string): Promise<string | undefined> {
-  if (format.model === undefined) return tinyLlama;
-  if (format.model !== 'tiny-qwen3-moe') return edited(format.model, dir);
-  const shared = process.env.LPQ_SHARED && path.join(process.env.LPQ_SHARED, 'models', format.model);
+async function sourceOf({ model }: Format, dir: string): Promise<string | undefined> {
+  if (model === undefined) return tinyLlama;
+  if (model === 'tiny-qwen3-moe') return sharedModel(model);
+  return model.startsWith('random ') ? random(model as RandomModel, dir) : edited(model as EditedModel, dir);
+}
+
+function sharedModel(name: string): string | undefined {
+  const shared = process.env.LPQ_SHARED && path.join(process.env.LPQ_SHARED, 'models', name);
   return shared && existsSync(shared) ? shared : undefined;
 }
 
@@ -87,7 +101,9 @@ export async function directoryOf(format: Format, dir: string): Promise<string |
   if (!existsSync(quantized)) await run('quantize', source, '-o', quantized, '--no-report', ...format.options);
   const packed = named(format.name);
   if (existsSync(packed)) return packed;
-  await run('pack', quantized, '--target', format.target, '-o', packed);
+  const searched = format.target.startsWith('gguf-') ? ['--source', source] : [];
+  await run('pack', quantized, '--target', format.target, '-o', packed, ...searched);
+  if (format.floats) await inFloats(path.join(packed, 'model.gguf'), path.join(packed, 'floats.gguf'));
   if (format.damage) damage(packed, format.damage);
   return packed;
 }

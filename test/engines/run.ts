@@ -42,11 +42,17 @@ export function pythonOf(engine: Engine): { python: string } | { skip: string } 
   return { skip: `SKIPPED: no Python for ${engine.name} (node scripts/engines.mjs, or set ${engine.variable})` };
 }
 
+/** Sizes of the logits of a text: the largest, and the largest root of the mean square of a token's about their mean. */
+export interface Sizes {
+  readonly largest: number;
+  readonly spread: number;
+}
+
 /** lpq's logprob of every token [T, V] of a text, in fp32. */
 export async function logprobsOf(
   packed: string,
   ids: readonly number[],
-): Promise<{ rows: Float64Array[]; largest: number }> {
+): Promise<Sizes & { readonly rows: readonly Float64Array[] }> {
   const [input, output] = [`${packed}.ids.safetensors`, `${packed}.logits.safetensors`];
   const data = Int32Array.from(ids);
   await writeSafetensors(input, [{ name: 'input_ids', dtype: 'I32', shape: [1, ids.length], data }]);
@@ -54,16 +60,18 @@ export async function logprobsOf(
   const file = SafetensorsFile.open(output);
   const logits = typed(file.tensor('logits'));
   const vocabulary = logits.length / ids.length;
-  let largest = 0;
+  let [largest, spread] = [0, 0];
   const rows = ids.map((_, t) => {
     const row = Float64Array.from(logits.subarray(t * vocabulary, (t + 1) * vocabulary));
     const most = row.reduce((a, b) => Math.max(a, b));
     largest = Math.max(largest, most, -row.reduce((a, b) => Math.min(a, b)));
+    const mean = row.reduce((total, value) => total + value, 0) / vocabulary;
+    spread = Math.max(spread, Math.sqrt(row.reduce((total, value) => total + (value - mean) ** 2, 0) / vocabulary));
     const sum = row.reduce((total, value) => total + Math.exp(value - most), 0);
     return row.map((value) => value - most - Math.log(sum));
   });
   file.close();
-  return { rows, largest };
+  return { rows, largest, spread };
 }
 
 /**
@@ -71,9 +79,20 @@ export async function logprobsOf(
  * four blocks of two residual sums each; twice for either side, and twice because a logprob is a logit less their logarithmic sum.
  * In bf16 a block rounds what it hands on some eleven times, each by 2^-9 of it at most: 44 independent roundings make sqrt(44) of one, and
  * four times that is beyond what 31 tokens show.
+ * Inputs of 8 bits a block (llama.cpp): a step of max/127 is off by 0.29 of it, 0.7 % of an input's size in blocks of 32 and 1 % in blocks of
+ * 256, and so are a product's outputs. A branch has three in a row, 1.7 % of it; branches are what the stream is made of, and each reads
+ * what those before it left off, another 1.7 to 3.5 %; the head, 1 %: 4 % of the logits' spread, sqrt(2) for a logit less their sum,
+ * and four times that.
  */
-export function boundOf(dtype: string, largest: number): number {
-  return dtype === 'float32' ? 2 * 2 * 4 * 2 * 768 * 2 ** -24 * largest : 2 * 4 * Math.sqrt(44) * 2 ** -9 * largest;
+export function boundOf(
+  dtype: string,
+  { largest, spread }: Sizes,
+  { blocks, columns } = { blocks: 4, columns: 768 },
+): number {
+  if (dtype === 'int8') return 4 * Math.SQRT2 * 0.04 * spread;
+  return dtype === 'float32'
+    ? 2 * 2 * blocks * 2 * columns * 2 ** -24 * largest
+    : 2 * 4 * Math.sqrt(44) * 2 ** -9 * largest;
 }
 
 /** A cell of what an engine told; throws where its logprobs or its greedy tokens are not lpq's. */
@@ -81,8 +100,8 @@ async function judged(name: string, format: Format, packed: string, dtype: strin
   if (told.outcome === 'refused') return { outcome: 'refused', sentence: told.sentence! };
   if (format.rounds) return { outcome: 'loader ran', dtype };
   const text = [...IDS, ...told.tokens!];
-  const { rows, largest } = await logprobsOf(packed, text);
-  const bound = boundOf(dtype, largest);
+  const { rows, ...sizes } = await logprobsOf(packed, text);
+  const bound = boundOf(dtype, sizes);
   const off = Math.max(...told.logprobs!.map((value, i) => Math.abs(value - rows[i]![IDS[i + 1]!]!)));
   assert.ok(off <= bound, `${name}: a logprob is ${off} off, beyond ${bound}`);
   for (const [i, token] of told.tokens!.entries()) {
@@ -111,7 +130,8 @@ export async function table(engine: Engine, python: string, formats: readonly Fo
   const made: { format: Format; packed: string; dtype: string }[] = [];
   for (const format of formats) {
     const packed = await directoryOf(format, dir);
-    if (packed) made.push({ format, packed, dtype: engine.dtype ?? format.dtype ?? 'float32' });
+    const dtype = format.floats ? 'float32' : (engine.dtype ?? format.dtype ?? 'float32');
+    if (packed) made.push({ format, packed, dtype });
   }
   const [cases, results] = [path.join(dir, 'cases.json'), path.join(dir, 'results.json')];
   writeFileSync(

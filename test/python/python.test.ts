@@ -61,6 +61,7 @@ test('the Python package: its products, artifacts in it and in transformers', { 
         PYTHONDONTWRITEBYTECODE: '1',
         LPQ_KERNELS: library,
         LPQ_ARTIFACTS: dir,
+        LPQ_COMMAND: `${process.execPath} ${path.join(root, 'bin', 'lpq.js')}`,
         HF_HUB_OFFLINE: '1',
         OMP_NUM_THREADS: '2',
       },

@@ -4,7 +4,8 @@
 // Outputs stand in panels of 32, a panel's columns in chunks of 32. A chunk of b-bit codes is b rows of 32 words, a
 // word for each output of the panel: code i of an output is bits [i b, i b + b) of its b words, the lowest first. So
 // one load gives neighbouring outputs the same column, and all of a panel's outputs share an element of x. Scales and
-// shifts are f32 [panels, groups, 32]; W = table[code] * scale + shift.
+// shifts are f32 [panels, groups, 32]; W = table[code] * scale + shift. Codes of signed integers have their highest bit
+// flipped, so that a code is its value plus a constant.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -20,8 +21,8 @@ constexpr int64_t kPanel = 32, kChunk = 32;
 struct Form {
   char magic[8];
   int32_t bits;
-  int32_t whole;  // codes are integers whose value the kernel converts: table[code] = value - constant
-  int32_t is_signed;
+  int32_t whole;    // codes are integers: table[code] = code - constant, and kernels convert them
+  int32_t flipped;  // with which codes of signed integers are exclusive-ored
   float constant;
   int64_t n, k, k_padded, group_size, groups;  // group_size 0: one scale a row
   int64_t table, scales, shifts, permutation, bias, words, bytes;
@@ -40,6 +41,13 @@ const Form& opened(const void* memory, size_t bytes);
 // Fills `memory` of form.bytes bytes, at a multiple of 64. `bias` f32 [N], or null. Each element of `elements` is read
 // once.
 void pack(const Form& form, const Elements& elements, const float* bias, void* memory, ThreadPool& pool);
+
+// Where column i of a chunk lies in its word, kernels of integers read it in place: as code * 2^place, against x *
+// 2^-place. Both are exact (but for |x| below 2^-95), and so the sum is that of code and x.
+inline int place_of(int bits, int64_t i) {
+  const int at = static_cast<int>(i % kChunk) * bits % 32;
+  return at + bits < 32 ? at : 0;  // a code that ends a word, or goes on in the next one, is moved down
+}
 
 // y [m, N] = x [m, K] W^T + bias. x and y are `dtype`: f32, f16 or bf16. Sums are f32 in an order that depends on
 // neither threads nor instruction set: a chain of fma over a group's columns from 0; over groups ascending, total =

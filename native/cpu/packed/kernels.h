@@ -6,24 +6,23 @@ namespace lpq::packed {
 
 constexpr int64_t kMostRows = 64;
 
-// A panel of 32 outputs times up to kMostRows rows of x.
+// A panel of 32 outputs times up to kMostRows rows of x, or two panels that follow each other times one row.
 struct Panel {
   const uint32_t* words;
   const float *scales, *shifts;  // [groups, 32]; shifts may be null
   const float* table;            // [256], the value of each code
-  const float* x;                // [rows, pitch], K padded with zeros
-  const float* sums;             // [rows, groups], where there are shifts
+  const float* x;                // [rows, pitch], K padded with zeros; times 2^-place where codes are whole (form.h)
+  const float* sums;             // [rows, groups] of x as it is, where there are shifts
   int64_t pitch, chunks, group_chunks, groups;
-  int rows;
-  bool is_signed;
+  int rows, panels;
   float constant;
-  float* y;  // [rows, 32]
+  float* y;  // [rows, 32], or [panels, 32]
 };
 
 struct Kernels {
-  // By bits - 1; `whole` for integers of 6 to 8 bits, whose values are converted rather than looked up.
+  // By bits - 1; `whole` for integers, whose values are converted rather than looked up.
   void (*multiply[8])(const Panel& panel);
-  void (*whole[3])(const Panel& panel);
+  void (*whole[8])(const Panel& panel);
 };
 
 const Kernels& kernels_generic();

@@ -34,17 +34,23 @@ inline U load_words(const uint32_t* at) {
 inline U right(const U& u, int by) { return {_mm256_srli_epi32(u.a, by), _mm256_srli_epi32(u.b, by)}; }
 inline U left(const U& u, int by) { return {_mm256_slli_epi32(u.a, by), _mm256_slli_epi32(u.b, by)}; }
 inline U either(const U& x, const U& y) { return {_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)}; }
+inline U both(const U& x, const U& y) { return {_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)}; }
+inline U words(uint32_t all) {
+  const __m256i each = _mm256_set1_epi32(static_cast<int>(all));
+  return {each, each};
+}
+inline F number(const U& u) { return {_mm256_cvtepi32_ps(u.a), _mm256_cvtepi32_ps(u.b)}; }
+inline F minus(const F& x, float y) {
+  const __m256 each = _mm256_set1_ps(y);
+  return {_mm256_sub_ps(x.a, each), _mm256_sub_ps(x.b, each)};
+}
 
 // Eight words of a register are one permutation, which looks at their three lowest bits; sixteen are two, and bit 3
 // says which. A gather takes wider types of floats.
 template <int B, bool Whole>
 struct Values {
   explicit Values(const Panel& p)
-      : table(p.table),
-        low(_mm256_loadu_ps(p.table)),
-        high(_mm256_loadu_ps(p.table + 8)),
-        constant(_mm256_set1_ps(p.constant)),
-        middle(_mm256_set1_epi32(p.is_signed ? 1 << (B - 1) : 0)) {}
+      : table(p.table), low(_mm256_loadu_ps(p.table)), high(_mm256_loadu_ps(p.table + 8)), constant(p.constant) {}
   __m256 half(__m256i codes) const {
     if constexpr (B == 1) codes = _mm256_and_si256(codes, _mm256_set1_epi32(1));
     if constexpr (B == 2) codes = _mm256_and_si256(codes, _mm256_set1_epi32(3));
@@ -53,17 +59,12 @@ struct Values {
       return _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, codes), _mm256_permutevar8x32_ps(high, codes),
                               _mm256_castsi256_ps(_mm256_slli_epi32(codes, 28)));
     codes = _mm256_and_si256(codes, _mm256_set1_epi32((1 << B) - 1));
-    if constexpr (Whole) {
-      // Two's complement: flip the sign's bit, take its value away.
-      const __m256i number = _mm256_sub_epi32(_mm256_xor_si256(codes, middle), middle);
-      return _mm256_sub_ps(_mm256_cvtepi32_ps(number), constant);
-    }
     return _mm256_i32gather_ps(table, codes, 4);
   }
   F of(const U& codes) const { return {half(codes.a), half(codes.b)}; }
   const float* table;
-  __m256 low, high, constant;
-  __m256i middle;
+  __m256 low, high;
+  float constant;
 };
 
 #define LPQ_EVERY_COLUMN _Pragma("GCC unroll 32")

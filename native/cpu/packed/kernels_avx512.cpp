@@ -23,31 +23,26 @@ inline U load_words(const uint32_t* at) { return _mm512_loadu_si512(at); }
 inline U right(U u, int by) { return _mm512_srli_epi32(u, static_cast<unsigned>(by)); }
 inline U left(U u, int by) { return _mm512_slli_epi32(u, static_cast<unsigned>(by)); }
 inline U either(U x, U y) { return _mm512_or_si512(x, y); }
+inline U both(U x, U y) { return _mm512_and_si512(x, y); }
+inline U words(uint32_t all) { return _mm512_set1_epi32(static_cast<int>(all)); }
+inline F number(U u) { return _mm512_cvtepi32_ps(u); }
+inline F minus(F x, float y) { return _mm512_sub_ps(x, _mm512_set1_ps(y)); }
 
 // Permutations of one and of two registers look at the four and five lowest bits. A gather takes wider types of floats.
 template <int B, bool Whole>
 struct Values {
   explicit Values(const Panel& p)
-      : table(p.table),
-        low(_mm512_loadu_ps(p.table)),
-        high(_mm512_loadu_ps(p.table + 16)),
-        constant(_mm512_set1_ps(p.constant)),
-        middle(_mm512_set1_epi32(p.is_signed ? 1 << (B - 1) : 0)) {}
+      : table(p.table), low(_mm512_loadu_ps(p.table)), high(_mm512_loadu_ps(p.table + 16)), constant(p.constant) {}
   F of(U codes) const {
     if constexpr (B == 4) return _mm512_permutexvar_ps(codes, low);
     if constexpr (B == 5) return _mm512_permutex2var_ps(low, codes, high);
     codes = _mm512_and_si512(codes, _mm512_set1_epi32((1 << B) - 1));
     if constexpr (B < 4) return _mm512_permutexvar_ps(codes, low);
-    if constexpr (Whole) {
-      // Two's complement: flip the sign's bit, take its value away.
-      const U number = _mm512_sub_epi32(_mm512_xor_si512(codes, middle), middle);
-      return _mm512_sub_ps(_mm512_cvtepi32_ps(number), constant);
-    }
     return _mm512_i32gather_ps(codes, table, 4);
   }
   const float* table;
-  F low, high, constant;
-  U middle;
+  F low, high;
+  float constant;
 };
 
 #define LPQ_EVERY_COLUMN _Pragma("GCC unroll 32")

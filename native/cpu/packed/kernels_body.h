@@ -10,34 +10,52 @@ inline U codes_of(const uint32_t* chunk, int i) {
   return at + B <= 32 ? low : either(low, left(load_words(chunk + (word + 1) * kPanel), 32 - at));
 }
 
+// What x of column i is multiplied by: table[code], or (code - constant) * 2^place of integers.
 template <int B, bool Whole>
 inline F value_of(const uint32_t* chunk, int i, const Values<B, Whole>& values) {
+  if constexpr (Whole) {
+    const int bit = i * B, at = bit % 32, place = at + B < 32 ? at : 0;
+    const uint32_t mask = ((1u << B) - 1) << place;
+    // A code that ends its word has nothing above it.
+    const U code = at + B < 32    ? both(load_words(chunk + bit / 32 * kPanel), words(mask))
+                   : at + B == 32 ? right(load_words(chunk + bit / 32 * kPanel), at)
+                                  : both(codes_of<B>(chunk, i), words(mask));
+    return minus(number(code), values.constant * static_cast<float>(1u << place));
+  }
   return values.of(codes_of<B>(chunk, i));
 }
 
-template <int B, bool Whole>
+// P panels: each output is one chain of fma, and four registers of outputs alone leave half of the units idle.
+template <int B, bool Whole, int P>
 void one_row(const Panel& p) {
   const Values<B, Whole> values(p);
-  F total[2] = {zeros(), zeros()};
+  const int64_t words = p.chunks * B * kPanel, side = p.groups * kPanel;  // from one panel to the next
+  F total[P][2];
+  for (auto& each : total) each[0] = each[1] = zeros();
   const uint32_t* chunk = p.words;
   const float* x = p.x;
   for (int64_t g = 0, c = 0; g < p.groups; ++g) {
-    F sum[2] = {zeros(), zeros()};
+    F sum[P][2];
+    for (auto& each : sum) each[0] = each[1] = zeros();
     for (const int64_t end = p.group_chunks ? std::min(c + p.group_chunks, p.chunks) : p.chunks; c < end; ++c) {
       LPQ_EVERY_COLUMN
       for (int i = 0; i < kChunk; ++i) {
         const F each = broadcast(x + i);
-        sum[0] = fma(value_of<B, Whole>(chunk, i, values), each, sum[0]);
-        sum[1] = fma(value_of<B, Whole>(chunk + 16, i, values), each, sum[1]);
+        for (int j = 0; j < P; ++j) {
+          sum[j][0] = fma(value_of<B, Whole>(chunk + j * words, i, values), each, sum[j][0]);
+          sum[j][1] = fma(value_of<B, Whole>(chunk + j * words + 16, i, values), each, sum[j][1]);
+        }
       }
       chunk += B * kPanel, x += kChunk;
     }
-    for (int h = 0; h < 2; ++h) {
-      total[h] = fma(load(p.scales + g * kPanel + 16 * h), sum[h], total[h]);
-      if (p.shifts) total[h] = fma(load(p.shifts + g * kPanel + 16 * h), broadcast(p.sums + g), total[h]);
-    }
+    for (int j = 0; j < P; ++j)
+      for (int h = 0; h < 2; ++h) {
+        const int64_t at = j * side + g * kPanel + 16 * h;
+        total[j][h] = fma(load(p.scales + at), sum[j][h], total[j][h]);
+        if (p.shifts) total[j][h] = fma(load(p.shifts + at), broadcast(p.sums + g), total[j][h]);
+      }
   }
-  store(p.y, total[0]), store(p.y + 16, total[1]);
+  for (int j = 0; j < P; ++j) store(p.y + j * kPanel, total[j][0]), store(p.y + j * kPanel + 16, total[j][1]);
 }
 
 // sums [R, 32] += a chunk's values [32, 32] times R rows of x.
@@ -103,10 +121,12 @@ void many_rows(const Panel& p) {
 
 template <int B, bool Whole>
 void multiply(const Panel& p) {
-  if (p.rows == 1) one_row<B, Whole>(p);
+  if (p.panels == 2) one_row<B, Whole, 2>(p);
+  else if (p.rows == 1) one_row<B, Whole, 1>(p);
   else many_rows<B, Whole>(p);
 }
 
 const Kernels kKernels = {{multiply<1, false>, multiply<2, false>, multiply<3, false>, multiply<4, false>,
                            multiply<5, false>, multiply<6, false>, multiply<7, false>, multiply<8, false>},
-                          {multiply<6, true>, multiply<7, true>, multiply<8, true>}};
+                          {multiply<1, true>, multiply<2, true>, multiply<3, true>, multiply<4, true>,
+                           multiply<5, true>, multiply<6, true>, multiply<7, true>, multiply<8, true>}};

@@ -48,14 +48,27 @@ U left(const U& u, int by) {
 U either(const U& a, const U& b) {
   return made<U>([&](int i) { return a.v[i] | b.v[i]; });
 }
+U both(const U& a, const U& b) {
+  return made<U>([&](int i) { return a.v[i] & b.v[i]; });
+}
+U words(uint32_t all) {
+  return made<U>([&](int) { return all; });
+}
+F number(const U& u) {
+  return made<F>([&](int i) { return static_cast<float>(static_cast<int32_t>(u.v[i])); });
+}
+F minus(const F& a, float b) {
+  return made<F>([&](int i) { return a.v[i] - b; });
+}
 
 template <int B, bool Whole>
 struct Values {
-  explicit Values(const Panel& p) : table(p.table) {}
+  explicit Values(const Panel& p) : table(p.table), constant(p.constant) {}
   F of(const U& codes) const {
     return made<F>([&](int i) { return table[codes.v[i] & ((1u << B) - 1)]; });
   }
   const float* table;
+  float constant;
 };
 
 #define LPQ_EVERY_COLUMN

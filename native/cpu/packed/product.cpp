@@ -20,18 +20,12 @@ const Kernels& active_kernels() {
 
 namespace {
 
-constexpr char kMagic[8] = {'L', 'P', 'Q', 'C', 'P', 'U', '0', '1'};
+constexpr char kMagic[8] = {'L', 'P', 'Q', 'C', 'P', 'U', '0', '2'};
 constexpr int64_t kMost = (int64_t{1} << 31) - 1024;
 
 template <class T>
 T* at(const Form& form, int64_t offset) {
   return offset ? reinterpret_cast<T*>(reinterpret_cast<std::byte*>(const_cast<Form*>(&form)) + offset) : nullptr;
-}
-
-float number(const void* data, DType dtype, int64_t i) {
-  if (dtype == DType::f32) return static_cast<const float*>(data)[i];
-  const uint16_t half = static_cast<const uint16_t*>(data)[i];
-  return dtype == DType::f16 ? f16_to_f32(half) : bf16_to_f32(half);
 }
 
 void put(void* data, DType dtype, int64_t i, float value) {
@@ -46,16 +40,36 @@ struct Activations {
   std::vector<float> x, sums;
 };
 
+// One row of x as floats; `order` may be null.
+template <class T, class Number>
+void copy_row(const void* x, int64_t k, const int32_t* order, float* row, const Number& number) {
+  const T* from = static_cast<const T*>(x);
+  if (order)
+    for (int64_t j = 0; j < k; ++j) row[j] = number(from[order[j]]);
+  else
+    for (int64_t j = 0; j < k; ++j) row[j] = number(from[j]);
+}
+
 Activations activations(const Form& form, int64_t m, DType dtype, const void* x, ThreadPool& pool) {
   Activations out;
   out.x.resize(static_cast<size_t>(m * form.k_padded));
   if (form.shifts) out.sums.resize(static_cast<size_t>(m * form.groups));
   const int32_t* order = at<int32_t>(form, form.permutation);
+  float factors[kChunk];
+  for (int64_t i = 0; i < kChunk; ++i) factors[i] = std::ldexp(1.0f, -place_of(form.bits, i));
   pool.for_each(m, std::max<int64_t>(1, 65536 / form.k_padded), [&](int64_t i) {
     float* row = out.x.data() + i * form.k_padded;
-    for (int64_t j = 0; j < form.k; ++j) row[j] = number(x, dtype, i * form.k + (order ? order[j] : j));
-    if (!form.shifts) return;
-    for (int64_t j = 0; j < form.k; ++j) out.sums[static_cast<size_t>(i * form.groups + group_of(form, j))] += row[j];
+    const int64_t first = i * form.k;
+    if (dtype == DType::f32)
+      copy_row<float>(static_cast<const float*>(x) + first, form.k, order, row, [](float each) { return each; });
+    else if (dtype == DType::f16)
+      copy_row<uint16_t>(static_cast<const uint16_t*>(x) + first, form.k, order, row, f16_to_f32);
+    else copy_row<uint16_t>(static_cast<const uint16_t*>(x) + first, form.k, order, row, bf16_to_f32);
+    if (form.shifts)
+      for (int64_t j = 0; j < form.k; ++j) out.sums[static_cast<size_t>(i * form.groups + group_of(form, j))] += row[j];
+    if (form.whole)
+      for (int64_t chunk = 0; chunk < form.k_padded; chunk += kChunk)
+        for (int64_t j = 0; j < kChunk; ++j) row[chunk + j] *= factors[j];
   });
   return out;
 }
@@ -69,6 +83,7 @@ void pack_panel(const Form& form, const Elements& elements, int64_t panel, uint8
     if (n >= form.n) break;
     elements.codes(n, codes);
     for (int64_t k = 0; k < form.k; ++k) {
+      codes[k] ^= static_cast<uint8_t>(form.flipped);
       const int64_t bit = k % kChunk * form.bits, word = bit / 32, place = bit % 32;
       uint32_t* to = words + (k / kChunk * form.bits + word) * kPanel + lane;
       *to |= static_cast<uint32_t>(codes[k]) << place;
@@ -93,8 +108,8 @@ Form form_of(const QuantType& type, int64_t n, int64_t k, int64_t group_size, fl
   std::memcpy(form.magic, kMagic, sizeof kMagic);
   form.bits = type.bits;
   form.whole = type.kind == QuantType::Kind::integer;
-  form.is_signed = type.is_signed;
-  form.constant = constant;
+  form.flipped = form.whole && type.is_signed ? 1 << (type.bits - 1) : 0;
+  form.constant = constant + static_cast<float>(form.flipped);
   form.n = n, form.k = k, form.k_padded = (k + kChunk - 1) / kChunk * kChunk;
   form.group_size = group_size, form.groups = group_size ? (k + group_size - 1) / group_size : 1;
   int64_t end = (static_cast<int64_t>(sizeof(Form)) + 63) / 64 * 64;
@@ -121,9 +136,10 @@ const Form& opened(const void* memory, size_t bytes) {
   const Form& form = *static_cast<const Form*>(memory);
   const bool head = bytes >= sizeof(Form) && std::memcmp(form.magic, kMagic, sizeof kMagic) == 0;
   require(head, "the memory holds no packed weight of this library");
-  QuantType type{form.whole ? QuantType::Kind::integer : QuantType::Kind::floating, form.bits, form.is_signed != 0};
-  const Form again = form_of(type, form.n, form.k, form.group_size, form.constant, form.shifts != 0,
-                             form.permutation != 0, form.bias != 0);
+  const QuantType type{form.whole ? QuantType::Kind::integer : QuantType::Kind::floating, form.bits, form.flipped != 0};
+  Form again =
+      form_of(type, form.n, form.k, form.group_size, 0, form.shifts != 0, form.permutation != 0, form.bias != 0);
+  again.constant = form.constant;
   require(std::memcmp(&again, &form, sizeof(Form)) == 0, "the head of the packed weight contradicts itself");
   require(static_cast<int64_t>(bytes) >= form.bytes,
           "the packed weight has " + std::to_string(bytes) + " bytes, and its head says " + std::to_string(form.bytes));
@@ -136,7 +152,7 @@ void pack(const Form& wanted, const Elements& elements, const float* bias, void*
   const Form& form = *static_cast<const Form*>(memory);
   float* table = at<float>(form, form.table);
   for (uint32_t code = 0; code < elements.type.codes(); ++code)
-    table[code] = elements.type.decode(code) - form.constant;
+    table[code] = (form.whole ? static_cast<float>(code) : elements.type.decode(code)) - form.constant;
   if (form.bias) std::copy(bias, bias + form.n, at<float>(form, form.bias));
   if (form.permutation) {
     const int32_t* order = elements.permutation->data<int32_t>();
@@ -150,40 +166,51 @@ void pack(const Form& wanted, const Elements& elements, const float* bias, void*
   });
 }
 
+namespace {
+
+// Rows first .. of x times panels `panel` ..: one, or two of one row.
+void multiply_panels(const Form& form, const Activations& given, int64_t m, int64_t first, int64_t panel, int panels,
+                     DType dtype, void* y) {
+  const Kernels& kernels = active_kernels();
+  alignas(64) float sums[kMostRows * kPanel];
+  Panel p{};
+  p.words = at<uint32_t>(form, form.words) + panel * form.chunks() * form.bits * kPanel;
+  p.scales = at<float>(form, form.scales) + panel * form.groups * kPanel;
+  p.shifts = form.shifts ? at<float>(form, form.shifts) + panel * form.groups * kPanel : nullptr;
+  p.table = at<float>(form, form.table);
+  p.x = given.x.data() + first * form.k_padded;
+  p.sums = given.sums.data() + (form.shifts ? first * form.groups : 0);
+  p.pitch = form.k_padded, p.chunks = form.chunks(), p.groups = form.groups;
+  p.group_chunks = form.group_size / kChunk;
+  p.rows = static_cast<int>(std::min(kMostRows, m - first)), p.panels = panels;
+  p.constant = form.constant;
+  p.y = sums;
+  (form.whole ? kernels.whole : kernels.multiply)[form.bits - 1](p);
+  const float* bias = at<float>(form, form.bias);
+  const int64_t n0 = panel * kPanel, last = std::min(n0 + panels * kPanel, form.n);
+  for (int64_t r = 0; r < p.rows; ++r)
+    for (int64_t n = n0; n < last; ++n) {
+      const float sum = sums[r * kPanel + n - n0];
+      put(y, dtype, (first + r) * form.n + n, bias ? sum + bias[n] : sum);
+    }
+}
+
+}  // namespace
+
 void multiply(const Form& form, int64_t m, DType dtype, const void* x, void* y, ThreadPool& pool) {
   if (m == 0) return;
   const Activations given = activations(form, m, dtype, x, pool);
-  const Kernels& kernels = active_kernels();
-  const auto kernel = form.whole && form.bits >= 6 ? kernels.whole[form.bits - 6] : kernels.multiply[form.bits - 1];
-  const float* bias = at<float>(form, form.bias);
   // Rows outermost: a worker's neighbours read the same x, and the weights of a few panels stay in its cache.
-  const int64_t panels = form.panels(), parts = (m + kMostRows - 1) / kMostRows;
-  const int64_t work = std::max<int64_t>(1, std::min(m, kMostRows) * kPanel * form.k);
-  pool.parallel_for(panels * parts, std::max<int64_t>(1, (int64_t{1} << 18) / work),
-                    [&](int64_t begin, int64_t end, int) {
-                      alignas(64) float sums[kMostRows * kPanel];
-                      for (int64_t item = begin; item < end; ++item) {
-                        const int64_t panel = item % panels, first = item / panels * kMostRows, n0 = panel * kPanel;
-                        Panel p{};
-                        p.words = at<uint32_t>(form, form.words) + panel * form.chunks() * form.bits * kPanel;
-                        p.scales = at<float>(form, form.scales) + panel * form.groups * kPanel;
-                        p.shifts = form.shifts ? at<float>(form, form.shifts) + panel * form.groups * kPanel : nullptr;
-                        p.table = at<float>(form, form.table);
-                        p.x = given.x.data() + first * form.k_padded;
-                        p.sums = given.sums.data() + (form.shifts ? first * form.groups : 0);
-                        p.pitch = form.k_padded, p.chunks = form.chunks(), p.groups = form.groups;
-                        p.group_chunks = form.group_size / kChunk;
-                        p.rows = static_cast<int>(std::min(kMostRows, m - first));
-                        p.is_signed = form.is_signed != 0, p.constant = form.constant;
-                        p.y = sums;
-                        kernel(p);
-                        for (int64_t r = 0; r < p.rows; ++r)
-                          for (int64_t n = n0; n < std::min(n0 + kPanel, form.n); ++n) {
-                            const float sum = sums[r * kPanel + n - n0];
-                            put(y, dtype, (first + r) * form.n + n, bias ? sum + bias[n] : sum);
-                          }
-                      }
-                    });
+  const int64_t wide = m == 1 ? 2 : 1, items = (form.panels() + wide - 1) / wide,
+                parts = (m + kMostRows - 1) / kMostRows;
+  const int64_t work = std::max<int64_t>(1, std::min(m, kMostRows) * wide * kPanel * form.k);
+  pool.parallel_for(
+      items * parts, std::max<int64_t>(1, (int64_t{1} << 18) / work), [&](int64_t begin, int64_t end, int) {
+        for (int64_t item = begin; item < end; ++item) {
+          const int64_t panel = item % items * wide, panels = std::min(wide, form.panels() - panel);
+          multiply_panels(form, given, m, item / items * kMostRows, panel, static_cast<int>(panels), dtype, y);
+        }
+      });
 }
 
 void rows(const Form& form, int64_t count, const int64_t* rows, DType dtype, void* y, ThreadPool& pool) {

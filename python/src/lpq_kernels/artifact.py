@@ -15,6 +15,7 @@ from types import TracebackType
 import torch
 
 from ._library import Error, ModuleInfo, Tensor, check, library, sized
+from ._verify import require_verified
 
 # lpq_dtype -> torch's.
 DTYPES: dict[int, torch.dtype] = {
@@ -57,12 +58,15 @@ class Artifact:
     """A directory that `lpq pack` wrote, mapped read-only. Raises Error for what is no artifact, cut short or contradictory.
 
     Offsets, shapes and names are checked when it is opened; `check_hashes` compares contents with lpq.json, too;
-    unless it is given, LPQ_CHECK_HASHES=1 of the environment does, whatever opens the artifact.
+    unless it is given, LPQ_CHECK_HASHES=1 of the environment does, whatever opens the artifact, and LPQ_REQUIRE_VERIFY=1 has `lpq verify`
+    pass it first.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, check_hashes: bool | None = None) -> None:
         self.directory = Path(directory)
         self._handle: c_void_p | None = None
+        if check_hashes is None and os.environ.get("LPQ_REQUIRE_VERIFY") == "1":
+            require_verified(os.fspath(directory))
         handle = c_void_p()
         check(library.lpq_artifact_open(os.fsencode(directory), byref(handle)))
         self._handle = handle

@@ -5,9 +5,11 @@ A packed weight is one uint8 tensor, a *block* (lpq_kernels.h: lpq_cpu_*): plain
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from ctypes import byref, c_size_t
 
 import torch
+from torch.nn import functional
 
 from ._library import BlockInfo, Codes, Error, Share, check, library, sized
 from .artifact import Artifact
@@ -99,17 +101,25 @@ def _type(dtype: torch.dtype, what: str) -> int:
     return _TYPES[dtype]
 
 
+def _product(x: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
+    """y [..., N] = x [..., K] W^T + bias, of x's type."""
+    info = describe(block)
+    if x.shape[-1] != info.k:
+        raise Error("LPQ_ERROR_ARGUMENT", f"x has the shape {list(x.shape)}, and the packed weight is [{info.n}, {info.k}]")
+    rows = x.reshape(-1, info.k).contiguous()
+    y = torch.empty((rows.shape[0], info.n), dtype=x.dtype)
+    kind = _type(x.dtype, "x")
+    check(library.lpq_cpu_gemm(block.data_ptr(), block.numel(), rows.shape[0], kind, rows.data_ptr(), y.data_ptr(), torch.get_num_threads()))
+    return y.view(*x.shape[:-1], info.n)
+
+
 @torch.library.custom_op("lpq_kernels::linear", mutates_args=(), device_types="cpu")
 def linear(x: torch.Tensor, block: torch.Tensor, n: int, k: int) -> torch.Tensor:
     """y [..., N] = x [..., K] W^T + bias, of x's type. Raises Error for another K, type or block."""
     info = describe(block)
-    if (info.n, info.k) != (n, k) or x.shape[-1] != k:
-        raise Error("LPQ_ERROR_ARGUMENT", f"x has the shape {list(x.shape)}, and the packed weight is [{info.n}, {info.k}]")
-    rows = x.reshape(-1, k).contiguous()
-    y = torch.empty((rows.shape[0], n), dtype=x.dtype)
-    kind = _type(x.dtype, "x")
-    check(library.lpq_cpu_gemm(block.data_ptr(), block.numel(), rows.shape[0], kind, rows.data_ptr(), y.data_ptr(), torch.get_num_threads()))
-    return y.view(*x.shape[:-1], n)
+    if (info.n, info.k) != (n, k):
+        raise Error("LPQ_ERROR_ARGUMENT", f"the packed weight is [{info.n}, {info.k}], not [{n}, {k}]")
+    return _product(x, block)
 
 
 @linear.register_fake
@@ -132,3 +142,51 @@ def rows(ids: torch.Tensor, block: torch.Tensor, k: int, dtype: torch.dtype) -> 
 @rows.register_fake
 def _(ids: torch.Tensor, block: torch.Tensor, k: int, dtype: torch.dtype) -> torch.Tensor:
     return ids.new_empty((*ids.shape, k), dtype=dtype)
+
+
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": functional.silu,
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+}
+
+
+@torch.library.custom_op("lpq_kernels::experts", mutates_args=(), device_types="cpu")
+def experts(
+    x: torch.Tensor,
+    weights: torch.Tensor,
+    ids: torch.Tensor,
+    gate: Sequence[torch.Tensor],
+    up: Sequence[torch.Tensor],
+    down: Sequence[torch.Tensor],
+    activation: str,
+) -> torch.Tensor:
+    """y [T, H] = sum over j of weights[t, j] down(act(gate(x)) up(x)) of expert ids[t, j], of x's type.
+
+    x [T, H]; weights and ids [T, J], an id of -1 for none; gate, up and down a block an expert, whose types may differ. `activation` is
+    one of ACTIVATIONS. Sums over experts are f32, in ascending order of experts. Raises Error for an expert that there is none of.
+    """
+    act, y = ACTIVATIONS[activation], torch.zeros(x.shape, dtype=torch.float32)
+    for expert in ids.unique().tolist():
+        if expert == -1:
+            continue
+        if not 0 <= expert < len(gate):
+            raise Error("LPQ_ERROR_ARGUMENT", f"expert {expert} is asked for, and there are {len(gate)}")
+        token, place = (ids == expert).nonzero(as_tuple=True)
+        rows = x[token]
+        inner = (act(_product(rows, gate[expert]).float()) * _product(rows, up[expert]).float()).to(x.dtype)
+        y.index_add_(0, token, _product(inner, down[expert]).float() * weights[token, place, None].float())
+    return y.to(x.dtype)
+
+
+@experts.register_fake
+def _(
+    x: torch.Tensor,
+    weights: torch.Tensor,
+    ids: torch.Tensor,
+    gate: Sequence[torch.Tensor],
+    up: Sequence[torch.Tensor],
+    down: Sequence[torch.Tensor],
+    activation: str,
+) -> torch.Tensor:
+    return torch.empty_like(x)

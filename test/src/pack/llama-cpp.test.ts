@@ -14,7 +14,7 @@ import { sampled } from '../../sample.js';
 import { lpq, model, root } from '../cli/lpq.js';
 import { SHARED, writeWidened } from '../model/fixtures.js';
 import { decodeMatrix } from './gguf-blocks.js';
-import { ggmlBlocks, inFloats, type LlamaModel, llamaLogits, openLlama } from './llama-cpp.js';
+import { BYTES, ggmlBlocks, inFloats, type LlamaModel, llamaLogits, openLlama } from './llama-cpp.js';
 
 const runtime = createRuntime(2);
 const VOCAB = 2048;
@@ -88,23 +88,6 @@ async function ours(dir: string, ids: readonly number[]): Promise<Float32Array> 
   logits.dispose();
   source.close();
   return values;
-}
-
-/** The 256 bytes in GPT-2's spelling. */
-const BYTES = {
-  version: '1.0',
-  added_tokens: [],
-  pre_tokenizer: { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: true },
-  decoder: { type: 'ByteLevel', add_prefix_space: true, trim_offsets: true, use_regex: true },
-  model: { type: 'BPE', vocab: Object.fromEntries(byteLetters().map((letter, id) => [letter, id])), merges: [] },
-};
-
-function byteLetters(): string[] {
-  let other = 256;
-  return Array.from({ length: 256 }, (_, byte) => {
-    const shown = (byte > 32 && byte < 127) || (byte > 160 && byte !== 173);
-    return String.fromCodePoint(shown ? byte : other++);
-  });
 }
 
 const text = readFileSync(path.join(root, 'share', 'text', 'books-valid.txt'), 'utf8').slice(2000, 4000);

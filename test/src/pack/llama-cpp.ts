@@ -128,3 +128,20 @@ function libraryPath(): string | undefined {
   const file = path.join(root, 'node_modules', '@node-llama-cpp', platform, 'bins', platform, 'libggml-base.so');
   return existsSync(file) ? file : undefined;
 }
+
+/** A tokenizer.json of the 256 bytes in GPT-2's spelling. */
+export const BYTES = {
+  version: '1.0',
+  added_tokens: [],
+  pre_tokenizer: { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: true },
+  decoder: { type: 'ByteLevel', add_prefix_space: true, trim_offsets: true, use_regex: true },
+  model: { type: 'BPE', vocab: Object.fromEntries(byteLetters().map((letter, id) => [letter, id])), merges: [] },
+};
+
+function byteLetters(): string[] {
+  let other = 256;
+  return Array.from({ length: 256 }, (_, byte) => {
+    const shown = (byte > 32 && byte < 127) || (byte > 160 && byte !== 173);
+    return String.fromCodePoint(shown ? byte : other++);
+  });
+}

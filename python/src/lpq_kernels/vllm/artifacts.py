@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,8 @@ from .. import ops
 from .._library import Error
 from .._threads import spread
 from ..artifact import Artifact, Module
-from .kernel import FLOATS
-
-
-@lru_cache(maxsize=1)
-def _opened(directory: str) -> Artifact:
-    """The artifact, mapped while its modules are packed one after the other. LpqConfig opened it first, and checked what is to be checked."""
-    return Artifact(directory, check_hashes=False)
+from .experts import LpqExpertsMethod
+from .kernel import FLOATS, opened
 
 
 class LpqConfig(QuantizationConfig):
@@ -107,9 +101,9 @@ class LpqConfig(QuantizationConfig):
     def get_quant_method(self, layer: nn.Module, prefix: str) -> Any:
         if isinstance(layer, RoutedExperts):
             inside = prefix.rsplit(".", 1)[0] + "."
-            if any(name.startswith(inside) and ".experts." in name for name in self.modules):
-                raise ValueError(f"'{prefix}' has packed experts, for which lpq_kernels has no product in vLLM")
-            return UnquantizedFusedMoEMethod(layer.moe_config)
+            if not any(name.startswith(inside) and ".experts." in name for name in self.modules):
+                return UnquantizedFusedMoEMethod(layer.moe_config)
+            return LpqExpertsMethod(self.directory, self.modules, layer, prefix)
         if not isinstance(layer, (LinearBase, ParallelLMHead)):
             return None
         parts = self.parts(prefix)
@@ -182,7 +176,7 @@ class LpqLinearMethod(LinearMethodBase):
         spread(torch.get_num_threads())
         for i, (part, first, end) in enumerate(self.pieces):
             try:
-                artifact = _opened(self.directory)
+                artifact = opened(self.directory)
                 whole = (first, end) == (0, part.n) and self.inputs == (0, part.k)
                 block = ops.pack_module(artifact, part.name) if whole else ops.pack_share(artifact, part.name, n=(first, end), k=self.inputs)
             except Error as error:

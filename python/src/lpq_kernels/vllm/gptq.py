@@ -14,8 +14,8 @@ from vllm.model_executor.layers.quantization.utils.gptq_utils import get_linear_
 from vllm.model_executor.parameter import ChannelQuantScaleParameter, GroupQuantScaleParameter, PackedColumnParameter, PackedvLLMParameter
 from vllm.scalar_type import scalar_types
 
-from .. import ops
-from .kernel import adopt, product, refusal, rows_first, unpacked
+from .gptq_experts import LpqGptqExpertsMethod
+from .kernel import adopt, gptq_block, product, refusal
 
 
 class LpqGptqConfig(AutoGPTQConfig):
@@ -33,6 +33,11 @@ class LpqGptqConfig(AutoGPTQConfig):
         (8, False): scalar_types.uint8,
     }
 
+    @property
+    def less_one(self) -> bool:
+        """Whether zeros are stored less one, modulo 2^bits."""
+        return self.full_config.get("checkpoint_format", "gptq") != "gptq_v2"
+
     def get_name(self) -> str:
         return self.NAME
 
@@ -41,20 +46,22 @@ class LpqGptqConfig(AutoGPTQConfig):
 
     @classmethod
     def override_quantization_method(cls, hf_quant_cfg: dict[str, Any], user_quant: str | None, hf_config: Any = None) -> str | None:
-        """Claims what AutoGPTQConfig refuses (8 bits only when it asks for Marlin), or what the user asked it for by name."""
+        """Claims what AutoGPTQConfig refuses (8 bits only when it asks for Marlin; experts), or what the user asked it for by name."""
         if str(hf_quant_cfg.get("quant_method", "")).lower() != "gptq" or user_quant not in (None, "gptq", cls.NAME):
             return None
         facts = [(hf_quant_cfg.get("bits"), hf_quant_cfg.get("sym"))]
         for pattern, rule in (hf_quant_cfg.get("dynamic") or {}).items():
             if not pattern.startswith("-:") and isinstance(rule, dict):
                 facts.append((rule.get("bits", facts[0][0]), rule.get("sym", facts[0][1])))
-        refused = any(fact != (4, True) for fact in facts)
+        text = hf_config.get_text_config() if hasattr(hf_config, "get_text_config") else hf_config
+        experts = any(getattr(text, key, None) for key in ("num_experts", "num_local_experts", "n_routed_experts"))
+        refused = experts or any(fact != (4, True) for fact in facts)
         known = all(fact in cls.TYPE_MAP for fact in facts)
         return cls.NAME if user_quant == cls.NAME or (refused and known) else None
 
     def get_quant_method(self, layer: nn.Module, prefix: str) -> Any:
         if isinstance(layer, RoutedExperts):
-            raise ValueError(f"'{prefix}' has experts, for which lpq_kernels has no product in vLLM: pack this model for another engine")
+            return LpqGptqExpertsMethod(self.weight_bits, self.group_size, self.less_one, layer, prefix)
         return get_linear_quant_method(self, layer, prefix, LpqGptqLinearMethod)
 
 
@@ -63,7 +70,6 @@ class LpqGptqLinearMethod(LinearMethodBase):
 
     def __init__(self, config: LpqGptqConfig) -> None:
         self.config = config
-        self.less_one = config.full_config.get("checkpoint_format", "gptq") != "gptq_v2"
 
     def create_weights(
         self,
@@ -108,13 +114,8 @@ class LpqGptqLinearMethod(LinearMethodBase):
             layer.register_parameter("qzeros", PackedvLLMParameter(input_dim=0, **zeros))
 
     def process_weights_after_loading(self, layer: nn.Module) -> None:
-        (n, k), bits, group = layer.lpq_shape, self.config.weight_bits, self.config.group_size
-        zeros = unpacked(layer.qzeros.data, bits, n).t()
-        if self.less_one:
-            zeros = zeros.to(torch.int16) + 1 & (1 << bits) - 1
-        block = ops.pack_codes(
-            f"u{bits}", unpacked(rows_first(layer.qweight), bits, k), rows_first(layer.scales), group=0 if group in (-1, k) else group, zeros=zeros
-        )
+        config = self.config
+        block = gptq_block(config.weight_bits, config.group_size, config.less_one, layer.qweight.data, layer.scales.data, layer.qzeros.data)
         adopt(layer, block, "qweight", "scales", "qzeros")
 
     def apply(self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

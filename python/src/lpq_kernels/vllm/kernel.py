@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import nn
 from vllm.model_executor.kernels.linear import MPLinearKernel, MPLinearLayerConfig
@@ -10,6 +12,7 @@ from vllm.scalar_type import ScalarType, scalar_types
 
 from .. import ops
 from .._threads import spread
+from ..artifact import Artifact
 
 # Integers by vLLM's names, and the code that stands for 0 where there are no zero points.
 TYPES: dict[ScalarType, tuple[str, int]] = {
@@ -32,6 +35,12 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 BLOCK = "lpq_block"
 
 
+@lru_cache(maxsize=1)
+def opened(directory: str) -> Artifact:
+    """The artifact, mapped while its modules are packed one after the other. LpqConfig opened it first, and checked what is to be checked."""
+    return Artifact(directory, check_hashes=False)
+
+
 def unpacked(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
     """`count` codes, uint8 [R, count], of int32 words [R, W] that are one little-endian stream of bits a row."""
     stream = nn.functional.pad(words.contiguous().view(torch.uint8), (0, 1))
@@ -49,6 +58,15 @@ def unpacked(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
 def rows_first(parameter: nn.Parameter) -> torch.Tensor:
     """The values of one of vLLM's parameters with outputs along the first dimension."""
     return parameter.data.t() if parameter.output_dim == 1 else parameter.data
+
+
+def gptq_block(bits: int, group: int, less_one: bool, qweight: torch.Tensor, scales: torch.Tensor, qzeros: torch.Tensor) -> torch.Tensor:
+    """The block of words in gptq's order: qweight [W, N], a stream along K; scales [G, N]; qzeros [G, V], a stream along N, stored less one or not."""
+    n, k = qweight.shape[1], qweight.shape[0] * 32 // bits
+    zeros = unpacked(qzeros, bits, n).t()
+    if less_one:
+        zeros = zeros.to(torch.int16) + 1 & (1 << bits) - 1
+    return ops.pack_codes(f"u{bits}", unpacked(qweight.t(), bits, k), scales.t(), group=0 if group in (-1, k) else group, zeros=zeros)
 
 
 def adopt(layer: nn.Module, block: torch.Tensor, *spent: str | None) -> None:
