@@ -91,12 +91,14 @@ function registryOf(env) {
   );
 }
 
-const asRoot = process.getuid?.() === 0 ? [] : ['unshare', '-r'];
+// Node.js reads /proc; a mount namespace takes its mount along when it ends.
+const user = process.getuid?.() === 0 ? [] : ['-r'];
+const enter = 'mount --rbind /proc "$1/proc" && exec chroot "$1" /bin/sh -c "$2"';
 const env = { PATH: '/usr/local/bin:/bin', HOME: '/home', NO_COLOR: '1' };
 for (const { script, status } of tutorialSteps()) {
   const begun = performance.now();
-  const [program, ...args] = [...asRoot, 'chroot', work, '/bin/sh', '-c', `cd /home && ${script}`];
-  const run = spawnSync(program, args, { env: { ...env, PATH: `${env.PATH}:/usr/sbin:/usr/bin` }, encoding: 'utf8' });
+  const args = [...user, '-m', 'sh', '-c', enter, 'sh', work, `cd /home && ${script}`];
+  const run = spawnSync('unshare', args, { env: { ...env, PATH: `${env.PATH}:/usr/sbin:/usr/bin` }, encoding: 'utf8' });
   const title = script.split('\n')[0];
   if (run.status !== status) fail(`${title}: exit ${run.status ?? run.error?.message}\n${run.stdout}${run.stderr}`);
   console.log(`ok  ${((performance.now() - begun) / 1000).toFixed(1)} s  ${title}`);
