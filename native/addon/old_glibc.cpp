@@ -1,6 +1,6 @@
-// What lets a prebuilt addon load where glibc is older than the one that it was linked with (-DLPQ_PREBUILT=ON, down to 2.28). Functions
-// that moved to another library, or got a new version without another meaning, are bound to the version that every glibc has; the
-// linker sends calls of NAME to __wrap_NAME (LPQ_WRAPPED of CMakeLists.txt).
+// What lets a prebuilt addon load where glibc is older than the one that it was linked with (-DLPQ_PREBUILT=ON, down
+// to 2.28). Functions that moved to another library, or got a new version without another meaning, are bound to the
+// version that every glibc has; the linker sends calls of NAME to __wrap_NAME (LPQ_WRAPPED of CMakeLists.txt).
 #if defined(LPQ_PREBUILT)
 
 #include <dlfcn.h>
