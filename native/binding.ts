@@ -5,6 +5,7 @@ import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { LpqError } from '../src/core/error.js';
 import type { KernelChoice, KernelQuestion } from './kernel-choice.js';
+import { addonPlaces, nameCudaKernels } from './places.js';
 import type { MeasuredRuntime, NativeRuntime } from './runtime.js';
 import type { Device, DType, MappedFile, NotFinite, Sha256, Tensor } from './tensor.js';
 
@@ -48,19 +49,14 @@ let loaded: Addon | undefined;
 /** The addon, loaded once. Throws LPQ_NATIVE_MISSING with the remedy. */
 export function addon(): Addon {
   if (loaded) return loaded;
-  const here = path.dirname(fileURLToPath(import.meta.url));
-  const places = [
-    process.env.LPQ_ADDON,
-    path.join(here, 'build', 'lpq.node'), // run from source
-    path.join(here, '..', '..', 'native', 'build', 'lpq.node'), // dist/native -> native/build
-    path.join(here, '..', 'lpq.node'), // a bundle
-  ].filter((place): place is string => place !== undefined && place !== '');
+  const places = addonPlaces(path.dirname(fileURLToPath(import.meta.url)));
   const found = places.find((place) => existsSync(place));
   if (!found)
     throw new LpqError('LPQ_NATIVE_MISSING', 'the native addon lpq.node was not found', {
       expected: places.join(', '),
       hint: 'Run npm run build:native (needs cmake >= 3.22 and a C++20 compiler).',
     });
+  nameCudaKernels(found);
   let candidate: Addon;
   try {
     candidate = createRequire(import.meta.url)(found) as Addon;

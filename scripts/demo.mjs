@@ -1,8 +1,7 @@
-// The whole pipeline on the bundled model, through the real command line: quantize to 4 and 3 bits, evaluate, pack,
-// verify, and a small table. Everything is written to a temporary directory, which is removed.
-import { mkdtempSync, rmSync, statSync } from 'node:fs';
+// The whole pipeline on the bundled model, through the real command line: quantize to 4 and 3 bits, evaluate, pack, verify, and let each
+// continue the same sentence. What it makes stays: in the directory that is given, or in lpq-demo.
+import { existsSync, mkdirSync, statSync } from 'node:fs';
 import { readdir } from 'node:fs/promises';
-import os from 'node:os';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { ExecaError, execa } from 'execa';
@@ -11,10 +10,17 @@ const root = path.dirname(path.dirname(fileURLToPath(import.meta.url)));
 const lpq = path.join(root, 'bin', 'lpq.js');
 const model = path.join(root, 'share', 'tiny-llama');
 const text = path.join(root, 'share', 'text', 'books-valid.txt');
-const scratch = mkdtempSync(path.join(os.tmpdir(), 'lpq-demo-'));
+const SENTENCE = 'The captain stood on the deck and looked at the sea, and';
+const scratch = path.resolve(process.argv[2] ?? 'lpq-demo');
 const started = performance.now();
 
-process.on('exit', () => rmSync(scratch, { recursive: true, force: true }));
+if (existsSync(scratch)) {
+  console.error(
+    `LPQ_OUTPUT_EXISTS  ${scratch} exists already\n  hint      Remove it, or name another: npm run demo -- DIR.`,
+  );
+  process.exit(2);
+}
+mkdirSync(scratch, { recursive: true });
 for (const signal of ['SIGINT', 'SIGTERM']) process.on(signal, () => process.exit(130));
 
 /** Runs a command, shows it, and returns its result event with the seconds it took. */
@@ -24,6 +30,12 @@ async function run(...args) {
   const { stdout } = await execa(process.execPath, [lpq, ...args, '--json'], { stderr: 'inherit' });
   const events = stdout.split('\n').map((line) => JSON.parse(line));
   return { ...events.findLast(({ event }) => event === 'result'), seconds: (performance.now() - begun) / 1000 };
+}
+
+/** How the model in `dir` goes on with the sentence. */
+async function continued(dir) {
+  const { sequences } = await run('generate', dir, '--prompt', SENTENCE, '--max-tokens', '24');
+  return sequences[0].text.replace(/\s+/g, ' ').trim();
 }
 
 async function megabytes(dir) {
@@ -50,6 +62,8 @@ function print(head, rows) {
 
 try {
   const rows = [await row('tiny-llama (bf16)', model, undefined, '-')];
+  const texts = [['16 bits', await continued(model)]];
+  const reports = [];
   for (const [bits, target] of [
     ['4', 'marlin'],
     ['3', 'gptq'],
@@ -67,13 +81,22 @@ try {
       '128',
       '--samples',
       '64',
+      '--no-eval',
     );
     await run('pack', quantized, '--target', target, '-o', packed);
     const { ok } = await run('verify', packed, '--against', quantized);
+    texts.push([`${bits} bits`, await continued(packed)]);
+    reports.push(`${quantized}.report.html`);
     rows.push(await row(`${bits} bits, groups of 128, for ${target}`, packed, seconds, ok ? 'verified' : 'WRONG'));
   }
   console.log();
   print(['weights', 'perplexity', 'MB', 'quantized in s', 'packed bytes'], rows);
+  console.log(`\n${SENTENCE} ...`);
+  for (const [bits, text] of texts) console.log(`${bits.padEnd(7)}  ... ${text}`);
+  console.log(
+    `\nreports, with a verdict and each module: ${reports.map((file) => path.relative('.', file)).join(', ')}`,
+  );
+  console.log(`everything else: ${path.relative('.', scratch)}`);
   console.log(
     `\nperplexity of share/text/books-valid.txt, windows of 512 tokens; ${((performance.now() - started) / 1000).toFixed(0)} s in all`,
   );

@@ -1,4 +1,5 @@
-// Builds native/build/lpq.node with CMake. Run by `npm ci`; needs a C++20 compiler and cmake >= 3.22, no network.
+// Builds native/build/lpq.node with CMake, where the package has no compiled addon that fits (scripts/release.mjs). Run by `npm ci` and
+// `npm install`; building needs a C++20 compiler and cmake >= 3.22, no network.
 // CXX chooses the compiler, LPQ_BUILD_DIR another build directory.
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, readFileSync, rmSync } from 'node:fs';
@@ -6,6 +7,7 @@ import { createRequire } from 'node:module';
 import { availableParallelism } from 'node:os';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { prebuiltMisfit } from './prebuilt.mjs';
 
 const root = path.dirname(path.dirname(fileURLToPath(import.meta.url)));
 const build = process.env.LPQ_BUILD_DIR ?? path.join(root, 'native', 'build');
@@ -32,6 +34,11 @@ function speaksCpp20(compiler) {
 const [major = 0, minor = 0] = process.versions.node.split('.').map(Number);
 if (major < 20 || (major === 20 && minor < 19))
   fail(`Node.js is ${process.versions.node}, lpq needs 20.19 or newer`, 'Install a newer Node.js.');
+
+// A clone has no prebuilt addon: it compiles its own.
+const misfit = prebuiltMisfit();
+if (misfit === undefined) process.exit(0);
+if (existsSync(path.join(root, 'prebuilds'))) console.log(`lpq: the prebuilt addon is not used: ${misfit}`);
 
 const cmake = version('cmake');
 if (!cmake) fail('cmake was not found', `Install cmake >= 3.22 (${APT}).`);

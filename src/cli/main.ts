@@ -1,6 +1,7 @@
 import { Command, CommanderError } from 'commander';
 import { requireWholeFiles } from '../../native/binding.js';
 import type { ExitCode, LpqError } from '../core/error.js';
+import { arrangeHelp } from './help.js';
 import { commonOptions, type Run } from './run.js';
 import { asLpqError } from './terminal/failure.js';
 import { Interrupt } from './terminal/interrupt.js';
@@ -11,12 +12,14 @@ type Declare = (program: Command, run: Run) => Command;
 
 /** In the order of the work; loaded when it is chosen or listed. Each declares its arguments and, when called, loads the rooms it needs. */
 const COMMANDS: Readonly<Record<string, () => Promise<Declare>>> = {
+  init: async () => (await import('./init/command.js')).initCommand,
   quantize: async () => (await import('./quantize/command.js')).quantizeCommand,
   pack: async () => (await import('./pack/command.js')).packCommand,
   merge: async () => (await import('./merge/command.js')).mergeCommand,
   push: async () => (await import('./push/command.js')).pushCommand,
   verify: async () => (await import('./verify/command.js')).verifyCommand,
   eval: async () => (await import('./eval/command.js')).evalCommand,
+  compare: async () => (await import('./compare/command.js')).compareCommand,
   generate: async () => (await import('./generate/command.js')).generateCommand,
   report: async () => (await import('./report/command.js')).reportCommand,
   inspect: async () => (await import('./inspect/command.js')).inspectCommand,
@@ -129,6 +132,7 @@ async function declareChosen(argv: readonly string[], report: Reporter, run: Run
 async function declareCommands(names: readonly string[], program: Command, run: Run): Promise<void> {
   const loaded = await Promise.all(names.map((name) => COMMANDS[name]?.()));
   for (const command of loaded) if (command) commonOptions(command(program, run));
+  arrangeHelp(program);
 }
 
 function declare(report: Reporter): Command {

@@ -27,14 +27,16 @@ export interface ComputeOptions {
 /** Options of every command. Reporter reads them from the arguments, so that errors of parsing obey them too. */
 export function commonOptions(command: Command): Command {
   return command
+    .optionsGroup('Output:')
     .option('--json', 'events as NDJSON on stdout, which carries nothing else')
     .option('--quiet', 'no progress and no log; results, warnings and errors only')
-    .option('--verbose', 'the stack of an internal error');
+    .option('--verbose', 'a line for every module, and the stack of an internal error');
 }
 
 /** Options of commands that compute. */
 export function computeOptions(command: Command): Command {
   return command
+    .optionsGroup('Device:')
     .option('--device <device>', 'auto, cpu, cuda, cuda:N; quantize also takes cuda:0,cuda:1 and cuda:all', 'auto')
     .option(
       '--threads <n>',

@@ -35,6 +35,8 @@ export interface PerplexityOptions extends Omit<PassOptions, 'onBlock'> {
 export interface TextPerplexityOptions extends Omit<PerplexityOptions, 'prefix'> {
   /** What windows begin with, default auto. */
   readonly bos?: BosMode | undefined;
+  /** The first so many windows; default all. */
+  readonly windows?: number | undefined;
   /** The windows are there, and nothing is computed yet. */
   readonly onWindows?: () => void;
 }
@@ -49,12 +51,12 @@ export async function textPerplexity(
   rt: NativeRuntime,
   source: WeightSource,
   file: string,
-  { bos, onWindows, ...options }: TextPerplexityOptions,
+  { bos, onWindows, windows: most, ...options }: TextPerplexityOptions,
 ): Promise<Perplexity & Pick<TextWindows, 'text' | 'sha256' | 'prefix'>> {
   const graph = openModel(source);
   const { text, sha256, prefix, windows } = await textWindows(source.dir, file, { ctx: options.ctx, bos });
   onWindows?.();
-  const found = await perplexity(rt, source, graph, windows, { ...options, prefix: prefix.length });
+  const found = await perplexity(rt, source, graph, windows.slice(0, most), { ...options, prefix: prefix.length });
   return { text, sha256, ...found, prefix };
 }
 

@@ -22,6 +22,15 @@ export interface ModuleLine extends Quality {
   readonly measures?: Measures;
 }
 
+/** A block whose modules are all written. */
+export interface BlockLine {
+  readonly block: BlockKey;
+  readonly modules: readonly ModuleLine[];
+  /** Blocks that are written by now, and those that there are to quantize, those of a stopped run and lm_head among them. */
+  readonly done: number;
+  readonly of: number;
+}
+
 export interface QuantizeEvents {
   readonly onPlan?: (plan: { modules: number; weights: number; blocks: number; left: readonly string[] }) => void;
   /** Before the first block, where a stopped run's work is taken up. */
@@ -30,6 +39,7 @@ export interface QuantizeEvents {
   /** Something that the user should know, which stops nothing. */
   readonly onWarning?: (line: string, data: object) => void;
   readonly onModule?: (line: ModuleLine) => void;
+  readonly onBlock?: (line: BlockLine) => void;
   /** Wall time of a part that has ended: what the run waited for in reading and writing files, and each whole block. */
   readonly onSpan?: (span: Span, seconds: number) => void;
 }

@@ -25,6 +25,9 @@ export class Progress {
   /** Blocks to quantize: how many modules, and the lines of those that are written. */
   private readonly open = new Map<BlockKey, { readonly modules: number; readonly lines: ModuleLine[] }>();
 
+  /** Blocks of this run that are written. */
+  private finished = 0;
+
   constructor(
     private readonly log: RunLog,
     private readonly writer: CanonicalWriter,
@@ -118,8 +121,11 @@ export class Progress {
     const key = this.blockOf.get(line.name) as BlockKey;
     const block = this.open.get(key);
     block?.lines.push(line);
-    if (block && block.lines.length === block.modules) this.log.finished(key, block.lines);
     this.events.onModule?.(line);
+    if (!block || block.lines.length < block.modules) return;
+    this.log.finished(key, block.lines);
+    const of = new Set(this.blockOf.values()).size;
+    this.events.onBlock?.({ block: key, modules: block.lines, done: of - this.open.size + ++this.finished, of });
   }
 }
 

@@ -49,13 +49,17 @@ export const PRESETS: Readonly<Record<string, { type: string; group: number; sca
   nvfp4: { type: 'f4e2m1', group: 16, scaleDtype: 'f8_e4m3' },
 };
 
-/** What other tools call a type: int4 is i4, or u4 where it has zero points; fp8 is f8e4m3. Other names as they are. */
+/** What other tools call a type: int4 and w4a16 are i4, or u4 where they have zero points; fp8 is f8e4m3. Other names as they are. */
 function ownName(dtype: string, symmetric: boolean): string {
   const name = dtype.toLowerCase();
-  const [, unsigned, bits] = /^(u?)int([1-8])$/.exec(name) ?? [];
+  if (name === W8A8) return 'i8';
+  const [, unsigned, bits] = /^(u?)int([1-8])$/.exec(name.replace(/^w([1-8])a16$/, 'int$1')) ?? [];
   if (bits !== undefined) return unsigned || !symmetric || bits === '1' ? `u${bits}` : `i${bits}`;
   return own(FP8_NAMES, name) ?? dtype;
 }
+
+/** Integers of 8 bits with a scale a row, as kernels with activations of 8 bits read them (target compressed-tensors-w8a8). */
+const W8A8 = 'w8a8';
 
 const FP8_NAMES: Readonly<Record<string, string>> = {
   ...Object.fromEntries(['fp8', 'float8', 'e4m3', 'fp8_e4m3fn', 'float8_e4m3fn'].map((name) => [name, FP8])),
@@ -90,7 +94,9 @@ export function schemeFromOptions(options: SchemeOptions): QuantScheme {
   const granularity =
     preset && options.groupSize === undefined
       ? ({ kind: 'group', size: preset.group } as const)
-      : parseGroupSize(options.groupSize ?? (type.name === FP8 ? 'channel' : undefined));
+      : parseGroupSize(
+          options.groupSize ?? (type.name === FP8 || dtype?.toLowerCase() === W8A8 ? 'channel' : undefined),
+        );
   const scaleDtype =
     preset && options.scaleDtype === undefined ? preset.scaleDtype : parseScaleDtype(options.scaleDtype);
   if (preset && (printGranularity(granularity) !== String(preset.group) || scaleDtype !== preset.scaleDtype))

@@ -17,6 +17,7 @@ export interface RunFacts extends Pick<Report, 'stages' | 'waits' | 'machine'> {
   readonly modules: readonly ModuleFacts[];
   readonly seconds: number;
   readonly peakRss: number;
+  readonly evaluations?: Report['evaluations'];
 }
 
 /** A report of the quantized directory `dir`: of its manifest, and of the run that made it where that is known. */
@@ -53,7 +54,7 @@ export function buildReport(dir: string, manifest: CanonicalManifest, run?: RunF
     stages: run?.stages ?? [],
     waits: run?.waits ?? null,
     machine: run?.machine ?? null,
-    evaluations: [],
+    evaluations: run?.evaluations ?? [],
   };
 }
 

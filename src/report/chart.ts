@@ -11,6 +11,8 @@ export interface LineChart {
   readonly xLabel: string;
   readonly yLabel: string;
   readonly log?: boolean;
+  /** What x counts: whole numbers (the default), or sizes. */
+  readonly xKind?: 'whole' | 'real';
   /** A value of y with a line of its own. */
   readonly rule?: number;
   readonly series: readonly Series[];
@@ -22,14 +24,15 @@ const MARGIN = { left: 88, right: 14, top: 14, bottom: 54 };
 /** Colours that the style sheet has; further series repeat them with another dash. */
 export const COLOURS = 7;
 
-/** Values over whole numbers (blocks), a line a series, with a mark at each point that tells its value. */
+/** Values over whole numbers (blocks) or sizes, a line a series, with a mark at each point that tells its value. */
 export function lineChart(chart: LineChart): string {
-  const { series, log = false, rule } = chart;
+  const { series, log = false, rule, xKind = 'whole' } = chart;
   const points = series.flatMap((each) => each.points).filter(({ y }) => Number.isFinite(y) && (!log || y > 0));
   if (points.length === 0) return '';
   const xs = points.map(({ x }) => x);
   const ys = [...points.map(({ y }) => y), ...(rule === undefined ? [] : [rule])];
-  const [x0, x1] = [least(xs), most(xs)];
+  const xTicks = xKind === 'whole' ? integerTicks(least(xs), most(xs)) : linearTicks(least(xs), most(xs));
+  const [x0, x1] = xKind === 'whole' ? [least(xs), most(xs)] : [xTicks[0] as number, xTicks.at(-1) as number];
   const yTicks = log ? logTicks(least(ys), most(ys)) : linearTicks(least(ys), most(ys));
   const scale = (value: number) => (log ? Math.log10(value) : value);
   const [y0, y1] = [scale(yTicks[0] as number), scale(yTicks.at(-1) as number)];
@@ -37,7 +40,7 @@ export function lineChart(chart: LineChart): string {
     MARGIN.left + ((x1 === x0 ? 0.5 : (x - x0) / (x1 - x0)) * 0.96 + 0.02) * (WIDTH - MARGIN.left - MARGIN.right);
   const py = (y: number) =>
     HEIGHT - MARGIN.bottom - ((scale(y) - y0) / (y1 - y0 || 1)) * (HEIGHT - MARGIN.top - MARGIN.bottom);
-  const parts = [axes(chart, yTicks, integerTicks(x0, x1), px, py)];
+  const parts = [axes(chart, yTicks, xTicks, px, py)];
   if (rule !== undefined) parts.push(line('rule', px(x0), py(rule), px(x1), py(rule)));
   for (const [i, each] of series.entries()) {
     const shown = each.points.filter(({ y }) => Number.isFinite(y) && (!log || y > 0));
@@ -140,7 +143,8 @@ function axes(
         `${line('grid', MARGIN.left, py(y), WIDTH - MARGIN.right, py(y))}<text class="tick" x="${MARGIN.left - 6}" y="${round(py(y))}" dy=".35em" text-anchor="end">${figure(y, 6)}</text>`,
     ),
     ...xTicks.map(
-      (x) => `<text class="tick" x="${round(px(x))}" y="${bottom + 6}" dy=".9em" text-anchor="middle">${x}</text>`,
+      (x) =>
+        `<text class="tick" x="${round(px(x))}" y="${bottom + 6}" dy=".9em" text-anchor="middle">${figure(x, 6)}</text>`,
     ),
     `<text class="tick" x="${round(middle)}" y="${HEIGHT - 6}" text-anchor="middle">${escapeText(xLabel)}</text>`,
     `<text class="tick ylabel" transform="translate(14 ${round((MARGIN.top + bottom) / 2)}) rotate(-90)" text-anchor="middle">${escapeText(yLabel)}</text>`,

@@ -1,6 +1,7 @@
 import type { Report, ReportModule } from '../../formats/report/schema.js';
 import { barChart, heatMap, lineChart } from './chart.js';
 import { expertTokens, groupsOf, mean, seriesOf } from './groups.js';
+import { judged, settings } from './judged.js';
 import { byteCount, countText, escapeText, figure, htmlTable, knownColumns, secondsText, withError } from './markup.js';
 import { cards, details, note, page, section } from './page.js';
 
@@ -22,7 +23,9 @@ export function reportPage(report: Report): string {
       ['time', secondsText(totals.seconds)],
       ['peak memory', byteCount(totals.peakRss)],
     ]),
+    judged(report),
     quality(report),
+    settings(report),
     errors(report),
     bits(report),
     ranges(report),
@@ -30,7 +33,6 @@ export function reportPage(report: Report): string {
     activations(report),
     time(report),
     modules(report),
-    settings(report),
   ]);
 }
 
@@ -79,7 +81,7 @@ function errors({ modules: all }: Report): string {
     'Error',
     chart,
     note(
-      'tr(D H Dᵀ) / tr(W H Wᵀ), D what quantizing changed, H the second moments of the inputs that the module sees.',
+      'The share of the energy of a module’s output that quantizing changed, on the calibration text: 0.01 means that one hundredth of the squared output differs. As a formula: tr(D H Dᵀ) / tr(W H Wᵀ), with D the change of the weights W, and H the second moments of the inputs.',
     ),
     raised.length === 0 && all.some(({ damp }) => damp !== null)
       ? note('No module needed more damping than asked for.')
@@ -279,27 +281,6 @@ function modules({ modules: all }: Report): string {
             notes.slice(0, MOST_ROWS).map((module) => [module.name, module.note as string]),
           ),
         ),
-  );
-}
-
-function settings({ options, calibration, source }: Report): string {
-  const shown = (value: unknown) => (typeof value === 'string' ? value : JSON.stringify(value));
-  return section(
-    'Settings',
-    htmlTable(
-      ['setting', 'value'],
-      [
-        ...Object.entries(options).map(([name, value]) => [name, shown(value)]),
-        ...(calibration
-          ? [
-              ['calibration', `${calibration.name}, ${calibration.sequences} sequences, ${calibration.tokens} tokens`],
-              ['sha256 of the text', calibration.sha256],
-              ...(calibration.prefix ? [['sequences begin with token', calibration.prefix.join(' ')]] : []),
-            ]
-          : []),
-        ['fingerprint of the source', source.fingerprint],
-      ],
-    ),
   );
 }
 

@@ -25,6 +25,7 @@ svg text{fill:var(--soft);font-size:12px;font-family:inherit}svg .label{fill:var
 table{width:100%;border-collapse:collapse;font-size:.88rem;font-variant-numeric:tabular-nums;margin:.5rem 0}
 th{text-align:left;font-weight:600;color:var(--soft);border-bottom:2px solid var(--grid);padding:.3rem .5rem;vertical-align:bottom;overflow-wrap:normal}
 td{border-bottom:1px solid var(--grid);padding:.3rem .5rem;vertical-align:top}.n{text-align:right}td.n{white-space:nowrap}th:first-child,td:first-child{min-width:9rem}
+.verdict{border-left:.3rem solid var(--soft);padding:.4rem .8rem;background:var(--panel)}.close{border-color:var(--c2)}.noticeable{border-color:var(--c1)}.large{border-color:var(--warn)}
 summary{cursor:pointer;font-weight:600;margin:.75rem 0}
 @media (max-width:52rem){body{font-size:15px}thead{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
 table,tbody,tr,td{display:block;width:100%}tr{background:var(--panel);border-radius:.5rem;margin:.5rem 0;padding:.35rem .6rem}

@@ -10,6 +10,7 @@ import { progress, type Run } from '../run.js';
 import { line } from '../terminal/terminal.js';
 import { duration } from '../terminal/units.js';
 import type { TextOptions } from './command.js';
+import { evaluationOf } from './evaluation.js';
 import { lengthWarning, scored } from './windows.js';
 
 /** `eval --source SRC` and `eval --report`: perplexity, and with a source also its own and the divergence from it. */
@@ -78,14 +79,8 @@ async function evaluation(
     const reference = SourceCheckpoint.open(original);
     try {
       const found = await textDivergence(rt, reference, source, text, { ctx, bos, onWindows, onProgress });
-      const { sha256, windows, tokens, ppl, referencePpl, kl, sameTop } = found;
-      const side = ({ mean, error }: typeof ppl) => ({ ppl: mean, error });
       const { directoryOrigin } = await import('../../../formats/directory/origin.js');
-      return {
-        ...{ text: found.text, sha256, ctx, prefix: [...found.prefix], windows, tokens },
-        perplexity: side(ppl),
-        source: { name: directoryOrigin(original).name, perplexity: side(referencePpl), kl, sameTop },
-      };
+      return evaluationOf(found, directoryOrigin(original).name);
     } finally {
       reference.close();
     }

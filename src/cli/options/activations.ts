@@ -8,11 +8,13 @@ type HalfType = 'f16' | 'bf16';
 
 /** The option of commands that run models. */
 export function activationOptions(command: Command): Command {
-  return command.option(
-    '--activations <type>',
-    'on CUDA: f16 or bf16 between products (default: f16 if all scales are, else bf16)',
-    (text: string) => oneOf('--activations', ['f16', 'bf16'], text),
-  );
+  return command
+    .optionsGroup('Device:')
+    .option(
+      '--activations <type>',
+      'on CUDA: f16 or bf16 between products (default: f16 if all scales are, else bf16)',
+      (text: string) => oneOf('--activations', ['f16', 'bf16'], text),
+    );
 }
 
 /**

@@ -19,6 +19,7 @@ export interface EngineFlags {
 /** Options that name the engine which is to load what comes out. */
 export function engineOptions(command: Command): Command {
   return command
+    .optionsGroup('Engine:')
     .option('--for <engine>', 'the engine that is to load it: vllm, sglang, transformers, lmdeploy, llama.cpp or lpq')
     .option('--untested', 'with --for: also an engine in which nothing of lpq was tried');
 }

@@ -43,6 +43,7 @@ export function packCommand(program: Command, run: Run): Command {
         .option('--target <name>', TARGETS)
         .requiredOption('-o, --output <dir>', 'directory to make'),
     )
+      .optionsGroup('Run:')
       .option('--tp <ranks>', 'tensors for each of so many ranks of tensor parallelism')
       .option(
         '--source <dir>',
@@ -166,12 +167,14 @@ export async function packDirectory(
         const fresh = row.notes.filter((note) => !said.has(note));
         for (const note of fresh) said.add(note);
         const padded = row.padded.some((dim, i) => dim !== row.shape[i]) ? ` padded to ${row.padded.join(' x ')}` : '';
-        run.report.event(
+        run.report.detail(
           'module',
           row,
           `${row.name}  ${row.type} ${row.layout} ${row.shape.join(' x ')}${padded}  ${bytes(row.bytes)}`,
           fresh,
         );
+        const { json, verbose } = run.report.options;
+        if (!json && !verbose) for (const note of fresh) run.report.event('note', {}, `${row.name}: ${note}`);
         task.update(done, row.name);
       },
     });

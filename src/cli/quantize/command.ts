@@ -26,6 +26,20 @@ import {
 } from './options.js';
 import { quantizeInto } from './run.js';
 
+/** What is read to calibrate with. */
+function calibrationOptions(command: Command): Command {
+  return declare(
+    command.option(
+      '--calib <file[:weight]>',
+      'calibration text: .txt, or .jsonl with {"text": ...} or {"messages": ...}; several with weights (default: bundled books)',
+      (given: string, before: readonly string[] = []) => [...before, given],
+    ),
+    TEXT_FIELDS,
+  )
+    .option('--save-stats <dir>', "save what calibration finds in the unquantized model, for other runs' --stats")
+    .option('--stats <dir>', 'quantize with saved statistics: no calibration text, no forward pass');
+}
+
 /** `lpq quantize MODEL -o OUT (--bits N | --dtype T)`. */
 export function quantizeCommand(program: Command, run: Run): Command {
   const command = program
@@ -33,36 +47,41 @@ export function quantizeCommand(program: Command, run: Run): Command {
     .description('quantize a Hugging Face checkpoint (safetensors) to any type of 1 to 8 bits')
     .argument('<model>', 'directory of the checkpoint, a .gguf file, or ORG/NAME[@REVISION] of the Hugging Face Hub')
     .option('-o, --output <dir>', 'directory to make (may be left out with --save-stats)');
+  command.option(
+    '--recipe <file>',
+    'YAML or JSON with defaults for these options and rules for modules (docs/recipes.md)',
+  );
+  declare(calibrationOptions(methodOptions(command)).optionsGroup('Weights:'), [PREDICTION_FIELD])
+    .optionsGroup('Choose the bits:')
+    .option(
+      '--target-size <size>',
+      'choose bits of 2 to 8 for each module so that the output takes at most this, such as 5g',
+      parseBytes('--target-size'),
+    )
+    .option(
+      '--target-bpw <bits>',
+      'the same for the mean bits of a quantized weight, such as 3.6',
+      number('--target-bpw'),
+    );
+  engineOptions(command)
+    .option('--keep-quantized <dir>', 'with --for: keep the quantized checkpoint, too')
+    .option('--pack <target>', 'also pack the result, into OUT-TARGET');
   return computeOptions(
-    engineOptions(declare(kvOptions(methodOptions(command)), [...TEXT_FIELDS, PREDICTION_FIELD]))
-      .option(
-        '--calib <file[:weight]>',
-        'calibration text: .txt, or .jsonl with {"text": ...} or {"messages": ...}; several with weights (default: bundled books)',
-        (given: string, before: readonly string[] = []) => [...before, given],
-      )
-      .option('--save-stats <dir>', "save what calibration finds in the unquantized model, for other runs' --stats")
-      .option('--stats <dir>', 'quantize with saved statistics: no calibration text, no forward pass')
-      .option('--recipe <file>', 'YAML or JSON with defaults for these options and rules for modules (docs/recipes.md)')
+    kvOptions(command)
+      .optionsGroup('Run:')
       .option('--lora <dir>', 'merge a LoRA of PEFT first: a directory, or ORG/NAME of the Hub')
       .option('--requantize', 'take a model that GPTQ, AWQ or another tool quantized, whose wider weights are lost')
-      .option('--keep-quantized <dir>', 'with --for: keep the quantized checkpoint, too')
-      .option('--pack <target>', 'also pack the result, into OUT-TARGET')
-      .option(
-        '--target-size <size>',
-        'choose bits of 2 to 8 for each module so that the output takes at most this, such as 5g',
-        parseBytes('--target-size'),
-      )
-      .option(
-        '--target-bpw <bits>',
-        'the same for the mean bits of a quantized weight, such as 3.6',
-        number('--target-bpw'),
-      )
       .option('--shard <i/n>', 'only part i (from 0) of n, for lpq merge; with --method rtn or --stats', parseShard)
       .option('--redo <regex>', 'quantize only the modules whose path matches, and take the rest over from --from')
       .option('--from <dir>', 'with --redo: the quantized checkpoint whose other modules are kept')
       .option('--resume', 'go on where a stopped run of the same command left off (from the start, if there was none)')
       .option('--restart', 'discard what a stopped run left of this output')
       .option('--print-recipe', 'only print the recipe that repeats this run')
+      .option(
+        '--eval <file>',
+        'text to measure perplexity and KL on, before and after (default: some pages of a bundled book, where that takes little of the run)',
+      )
+      .option('--no-eval', 'measure neither')
       .option('--no-report', 'write no OUT.report.json and OUT.report.html')
       .option(
         '--dry-run',

@@ -14,7 +14,7 @@ export const SCHEME_FIELDS: readonly MethodOption[] = [
   {
     field: 'dtype',
     flags: '--dtype <type>',
-    help: 'any type: u1-u8, i2-i8, fBeXmY of 3 to 8 bits, int4, fp8, mxfp4, nvfp4, ...',
+    help: 'any type: u1-u8, i2-i8, fBeXmY of 3 to 8 bits, int4, w4a16, w8a8, fp8, mxfp4, nvfp4, ...',
     takes: 'text',
     says: 'the name of a type, for example u3 or f6e3m2',
   },

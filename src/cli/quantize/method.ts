@@ -45,14 +45,16 @@ export function declare(command: Command, fields: readonly MethodOption[]): Comm
 
 /** Options that say how weights are stored and how that is reached: of every command that quantizes. */
 export function methodOptions(command: Command): Command {
-  return declare(command, [...SCHEME_FIELDS, METHOD_FIELD, ...METHODS_FIELDS, ...CALIBRATION_FIELDS, HEAD_FIELD]);
+  declare(command.optionsGroup('Weights:'), [...SCHEME_FIELDS, HEAD_FIELD]);
+  declare(command.optionsGroup('Method:'), [METHOD_FIELD, ...METHODS_FIELDS]);
+  return declare(command.optionsGroup('Calibration:'), CALIBRATION_FIELDS);
 }
 
 /** Options about the cache of keys and values; `exact`: of a command that may also keep them as f16. */
 export function kvOptions(command: Command, exact = false): Command {
   const help = 'keep keys and values in 2, 4, 8 (packed) or 16 bits, or k8v4 (default: as lpq.json says, else exactly)';
   return declare(
-    command,
+    command.optionsGroup('Keys and values:'),
     KV_FIELDS.map((each) => (exact && each.field === 'kv' ? { ...each, help } : each)),
   );
 }

@@ -27,6 +27,7 @@ export interface QuantizeFlags extends ComputeOptions, MethodFlags, EngineFlags 
   readonly resume?: boolean;
   readonly restart?: boolean;
   readonly report?: boolean;
+  readonly eval?: string | false;
   readonly printRecipe?: boolean;
   readonly targetSize?: number;
   readonly targetBpw?: number;
@@ -48,6 +49,8 @@ export interface QuantizeOptions extends CalibrationOptions {
   readonly packTarget: string | undefined;
   /** The output that the report is named after, if it is another. */
   readonly reportAs?: string;
+  /** The text that quality is measured on; false: on none; without it on the bundled one. */
+  readonly evalText?: string | false;
   readonly shard?: Shard;
   readonly redo?: Redo;
 }
@@ -132,6 +135,7 @@ export async function quantizeOptions(
     packTarget: pack,
     ...(redo && { redo }),
     ...(flags.shard && { shard: flags.shard }),
+    ...(typeof flags.eval !== 'boolean' || !flags.eval ? { evalText: flags.eval } : {}),
   };
 }
 

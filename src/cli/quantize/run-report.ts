@@ -1,5 +1,6 @@
 import os from 'node:os';
 import path from 'node:path';
+import type { Evaluation } from '../../../formats/report/schema.js';
 import type { NativeRuntime } from '../../../native/binding.js';
 import type { Span } from '../../quantize/events.js';
 import { buildReport, type ModuleFacts } from '../../report/build.js';
@@ -24,7 +25,13 @@ export class RunReport {
   }
 
   /** The output is complete: a report that cannot be written is no reason to fail. */
-  async write(output: string, modules: readonly ModuleFacts[], run: Run, named = output): Promise<void> {
+  async write(
+    output: string,
+    modules: readonly ModuleFacts[],
+    evaluation: Evaluation | undefined,
+    run: Run,
+    named = output,
+  ): Promise<void> {
     this.clock.end();
     const { readManifest } = await import('../../../formats/canonical/read.js');
     const { canonicalSchema } = await import('../../../formats/canonical/schema.js');
@@ -34,6 +41,7 @@ export class RunReport {
       peakRss: process.resourceUsage().maxRSS * 1024,
       stages: this.clock.list(),
       waits: this.waits,
+      evaluations: evaluation ? [evaluation] : [],
       machine: {
         cpu: os.cpus()[0]?.model.trim() ?? 'unknown',
         cores: os.availableParallelism(),

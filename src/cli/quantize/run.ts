@@ -6,17 +6,17 @@ import { counted } from '../../core/words.js';
 import type { ModuleLine } from '../../quantize/run.js';
 import { registerOutput } from '../options/run-output.js';
 import type { Run } from '../run.js';
-import { line } from '../terminal/terminal.js';
-import { bytes, duration, significant } from '../terminal/units.js';
 import { version } from '../version.js';
 import { calibrate, saveStatistics } from './calibration.js';
 import { CALIBRATION_FIELDS, TEXT_FIELDS } from './fields.js';
+import { measured } from './measure.js';
 import { prepared } from './method.js';
 import { methodOf } from './methods.js';
 import type { QuantizeOptions } from './options.js';
 import type { RecipeFile, RecipeRule } from './recipe.js';
 import { resumable } from './resumable.js';
 import type { RunReport } from './run-report.js';
+import { blockFacts, blockLine, finished, moduleLine } from './summary.js';
 
 /** Calibrates, quantizes and tells of it: what is left of `lpq quantize` when all that can be refused has been. */
 export async function quantizeInto(
@@ -107,9 +107,10 @@ export async function quantizeInto(
       onModule: (row) => {
         run.interrupt.check();
         clock?.sample();
-        run.report.event('module', row, moduleLine(row), row.note === undefined ? [] : [row.note]);
+        run.report.detail('module', row, moduleLine(row), row.note === undefined ? [] : [row.note]);
         task?.update(++done, stage);
       },
+      onBlock: (block) => run.report.step('block', blockFacts(block), blockLine(block)),
     },
     (made) => {
       directory = made;
@@ -120,13 +121,12 @@ export async function quantizeInto(
   });
   task?.end();
   const seconds = (performance.now() - started) / 1000;
-  const { modules, ...facts } = summary;
+  const { modules } = summary;
   tellOfIdle(modules, run);
-  await noted?.write(output, modules, run, options.reportAs);
-  run.report.result(
-    { command: 'quantize', output, method: settings.method, modules: modules.length, ...facts, seconds },
-    line`quantized ${counted(modules.length, 'module')} to ${summary.bitsPerWeight.toFixed(3)} bits per weight in ${output}, ${duration(seconds)}, peak memory ${bytes(process.resourceUsage().maxRSS * 1024)}\n`,
-  );
+  clock?.enter('measuring');
+  const evaluation = noted && (await measured(options, rts[0] as NativeRuntime, seconds, run));
+  await noted?.write(output, modules, evaluation, run, options.reportAs);
+  run.report.result(...finished(options, summary, seconds, evaluation));
 }
 
 /** Named up to this many; --json and the report name all. */
@@ -178,15 +178,4 @@ function recorded({ settings, rules, stats, redo, lora, requantize }: QuantizeOp
 export function recordedRules(rules: readonly RecipeRule[]): Pick<RecipeFile, 'rules'> {
   if (rules.length === 0) return {};
   return { rules: rules.map(({ match, skip, scheme }) => ({ match: match.source, ...(skip ? { skip } : scheme) })) };
-}
-
-function moduleLine(row: ModuleLine): string {
-  return [
-    row.name,
-    row.scheme,
-    `${row.bitsPerWeight.toFixed(3)} b/w`,
-    ...(row.relativeError === null ? [] : [`error ${significant(row.relativeError)}`]),
-    ...(row.damp === null ? [] : [`damp ${significant(row.damp)}`]),
-    duration(row.seconds),
-  ].join('  ');
 }

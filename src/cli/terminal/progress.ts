@@ -153,6 +153,7 @@ export class PlainProgress implements ProgressView {
   }
 
   log(line: string): void {
+    this.told = this.now();
     this.write(line);
   }
 

@@ -94,6 +94,16 @@ export class Reporter {
     else if (!this.options.quiet) this.line([line, ...notes].map(oneLine).join('\n  '));
   }
 
+  /** One of thousands of things that happen: an event, or a line of the log with --verbose. */
+  detail(name: string, data: object, line: string, notes: readonly string[] = []): void {
+    if (this.options.json || this.options.verbose) this.event(name, data, line, notes);
+  }
+
+  /** A part of the work that has ended: an event, or a line of the log where no bar shows it. */
+  step(name: string, data: object, line: string): void {
+    if (!(this.view instanceof Bar)) this.event(name, data, line);
+  }
+
   /** Something that the user should know although the run goes on; shown even when quiet. */
   warn(message: string, data: object = {}): void {
     if (this.options.json) this.write({ event: 'warning', message, ...data });
@@ -222,7 +232,8 @@ export class Reporter {
     if (this.view instanceof Bar) this.view.log(terminalText(text));
     else {
       if (this.view instanceof Line) this.view.stop();
-      this.stderr.write(`${text}\n`);
+      if (this.view instanceof PlainProgress) this.view.log(text);
+      else this.stderr.write(`${text}\n`);
       this.shown = performance.now();
     }
   }

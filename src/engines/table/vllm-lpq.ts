@@ -9,13 +9,14 @@ export const vllmLpq: Engine = {
   evidence: 'its loader ran',
   forms: [
     {
-      says: 'every type of 1 to 8 bits, dense models',
+      says: 'every type of 1 to 8 bits',
       options: '--bits 4',
       takes: ({ sparsity, scaleDtype }) => sparsity === undefined && !scaleDtype.startsWith('f8'),
       groups: MARLIN_GROUPS,
       target: 'sm90',
       scales: 'f16',
-      experts: (stored) => (stored === 'none' ? undefined : 'lpq_kernels does not serve packed experts in vLLM'),
+      experts: (stored) =>
+        stored === 'fused' ? 'vLLM looks for the experts of this architecture in one tensor a block' : undefined,
     },
   ],
   positiveScales: false,

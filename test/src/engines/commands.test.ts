@@ -19,7 +19,6 @@ type Model = keyof typeof MODELS;
 
 /** What is refused, and how; every other pair of an engine and a model ends in a verified directory. */
 const REFUSED: Readonly<Record<string, Partial<Record<Model, RegExp>>>> = {
-  'vllm+lpq': { mixture: /LPQ_ENGINE .*does not serve packed experts[\s\S]*--for vllm/ },
   lmdeploy: {
     narrow: /LPQ_GROUP_SIZE .*groups of 128 do not divide the 32 input features/,
     mixture: /LPQ_GROUP_SIZE .*groups of 128/,

@@ -43,6 +43,9 @@ test('options to schemes', () => {
 
 test('what other tools call types', () => {
   assert.equal(print({ dtype: 'int4' }), 'i4 g128');
+  assert.equal(print({ dtype: 'w4a16' }), 'i4 g128');
+  assert.equal(print({ dtype: 'w4a16', asym: true }), 'u4 asym g128');
+  assert.equal(print({ dtype: 'W8A8' }), 'i8 channel');
   assert.equal(print({ dtype: 'INT4', asym: true }), 'u4 asym g128');
   assert.equal(print({ dtype: 'uint3' }), 'u3 g128');
   assert.equal(print({ dtype: 'int1' }), 'u1 g128');

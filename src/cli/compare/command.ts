@@ -1,0 +1,41 @@
+import type { Command } from 'commander';
+import type { BosMode } from '../../calibrate/prefix.js';
+import { activationOptions } from '../options/activations.js';
+import { BOS_OPTION, bosMode, integer } from '../options/parse.js';
+import { type ComputeOptions, computeOptions, type Run } from '../run.js';
+
+export interface CompareFlags extends ComputeOptions {
+  readonly text?: string;
+  readonly ctx: number;
+  readonly windows?: number;
+  readonly bos?: BosMode;
+  readonly source?: string;
+  readonly speed?: boolean;
+  readonly output?: string;
+}
+
+/** `lpq compare A B...`: sizes, perplexity and divergence of several checkpoints, as a table and as a page. */
+export function compareCommand(program: Command, run: Run): Command {
+  return computeOptions(
+    activationOptions(
+      program
+        .command('compare')
+        .description('sizes, perplexity, KL and speed of several checkpoints side by side')
+        .argument(
+          '<dirs...>',
+          'checkpoints: plain, quantized or packed, or ORG/NAME[@REVISION] of the Hub; a plain one in first place is what the others are compared with',
+        )
+        .option('--text <file>', 'a text file, or .jsonl with {"text": ...} lines (default: pages of a bundled book)')
+        .option('--ctx <n>', 'tokens of a window', integer('--ctx', 2), 512)
+        .option(
+          '--windows <n>',
+          'read the first n windows only (default: all; 16 of the bundled text)',
+          integer('--windows', 1),
+        )
+        .option('--bos <kind>', BOS_OPTION, bosMode, 'auto')
+        .option('--source <dir>', 'the checkpoint that KL is measured from, where it is not the first')
+        .option('--speed', 'time generation, too (on a GPU it is always timed)')
+        .option('-o, --output <file>', 'also write a page of HTML with a plot of quality over size'),
+    ),
+  ).action(async (dirs: string[], flags: CompareFlags) => (await import('./run.js')).compare(dirs, flags, run));
+}
