@@ -92,11 +92,11 @@ test('weights of a class that is no Linear are refused where readers look for th
 test('every architecture whose experts have no names of their own is refused by every target that names modules, and by no other', async () => {
   const one = { 'model.layers.0.self_attn.q_proj': made({ type: 'i4', n: 64, k: 64, group: 32 }) };
   for (const { modelType, className, experts, text } of ARCHITECTURES) {
-    // Of models that may have experts, one that has.
-    const enabled = experts?.enabled && { [experts.enabled.key]: true };
+    // Of models that may have experts, one that has; layers of multi-token prediction are told by the number of blocks.
+    const enabled = { num_hidden_layers: 1, ...(experts?.enabled && { [experts.enabled.key]: true }) };
     const config = {
       ...{ model_type: modelType, architectures: [className] },
-      ...(text && enabled ? { [text.key]: { model_type: text.modelType, ...enabled } } : enabled),
+      ...(text ? { [text.key]: { model_type: text.modelType, ...enabled } } : enabled),
     };
     const fused = (experts?.fused ?? []).length > 0 && !experts?.named;
     assert.equal(rolesOf(config).fusedExperts, fused);
