@@ -66,8 +66,8 @@ export async function textDivergence(
       expected: graphs[1].vocab,
       hint: 'Give the checkpoint that was quantized.',
     });
-  const text = await textWindows(model.dir, file, { ctx, bos: options.bos });
-  const windows = text.windows.slice(0, options.windows);
+  const text = await textWindows(model.dir, file, { ctx, bos: options.bos, windows: options.windows });
+  const { windows } = text;
   options.onWindows?.();
   const perPass = Math.max(1, Math.floor(STATE_BYTES / (8 * Math.max(graphs[0].hidden, graphs[1].hidden) * ctx)));
   const total = windows.length * (graphs[0].blocks.length + graphs[1].blocks.length + 1);

@@ -54,7 +54,11 @@ export async function textPerplexity(
   { bos, onWindows, windows: most, ...options }: TextPerplexityOptions,
 ): Promise<Perplexity & Pick<TextWindows, 'text' | 'sha256' | 'prefix'>> {
   const graph = openModel(source);
-  const { text, sha256, prefix, windows } = await textWindows(source.dir, file, { ctx: options.ctx, bos });
+  const { text, sha256, prefix, windows } = await textWindows(source.dir, file, {
+    ctx: options.ctx,
+    bos,
+    windows: most,
+  });
   onWindows?.();
   const found = await perplexity(rt, source, graph, windows.slice(0, most), { ...options, prefix: prefix.length });
   return { text, sha256, ...found, prefix };

@@ -1,6 +1,6 @@
 import { ChatTemplate } from '../calibrate/chat.js';
 import { type BosMode, openPrefix } from '../calibrate/prefix.js';
-import { readTextFile } from '../calibrate/read-text.js';
+import { readTextFile, type TextFile } from '../calibrate/read-text.js';
 import { cutWindows, encodeAll, requireRoom } from '../calibrate/text.js';
 import { openTokenizer } from '../calibrate/tokenizer.js';
 import { LpqError } from '../core/error.js';
@@ -21,7 +21,12 @@ export interface WindowOptions {
   readonly ctx: number;
   /** Default: auto. */
   readonly bos?: BosMode | undefined;
+  /** The first so many alone are wanted; default all. */
+  readonly windows?: number | undefined;
 }
+
+/** Characters that hold a token at most, as a rule: of a text of which few windows are wanted, so many a token are encoded. */
+const MOST_CHARACTERS = 16;
 
 /**
  * Windows of `ctx` tokens without overlap, the last partial one left out, with the tokenizer and the chat template of `dir`. Throws
@@ -30,20 +35,37 @@ export interface WindowOptions {
 export async function textWindows(
   dir: string,
   file: string,
-  { ctx, bos = 'auto' }: WindowOptions,
+  { ctx, bos = 'auto', windows }: WindowOptions,
 ): Promise<TextWindows> {
   checkCtx(ctx);
   const { name, ...source } = readTextFile(file);
   const prefix = openPrefix(dir, bos).ids;
   requireRoom(ctx, prefix, 2);
-  const ids = await encodeAll({ name, ...source }, await openTokenizer(dir), () => ChatTemplate.open(dir));
+  const encode = await openTokenizer(dir);
+  const cut = async (content: TextFile['content']) =>
+    cutWindows(
+      await encodeAll({ name, ...source, content }, encode, () => ChatTemplate.open(dir)),
+      ctx,
+      file,
+      prefix,
+    ).slice(0, windows);
+  const begun = windows === undefined ? undefined : beginning(source.content, windows * ctx * MOST_CHARACTERS);
+  const first = begun && (await cut(begun));
+  const enough = first !== undefined && first.length === windows;
   return {
     text: name,
     sha256: source.sha256,
     ctx,
     prefix: [...prefix],
-    windows: cutWindows(ids, ctx, file, prefix),
+    windows: enough ? first : await cut(source.content),
   };
+}
+
+/** The first lines of a text, some `characters`; undefined where that is all of it. */
+function beginning(content: TextFile['content'], characters: number): TextFile['content'] | undefined {
+  if (content.kind !== 'text' || content.text.length <= 2 * characters) return undefined;
+  const end = content.text.indexOf('\n', characters);
+  return end < 0 ? undefined : { ...content, text: content.text.slice(0, end + 1) };
 }
 
 /** Throws LPQ_USAGE. */

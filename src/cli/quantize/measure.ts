@@ -5,13 +5,13 @@ import type { Evaluation } from '../../../formats/report/schema.js';
 import type { NativeRuntime } from '../../../native/binding.js';
 import { openWeights } from '../../artifact/open.js';
 import { shareDirectory } from '../../calibrate/bundled.js';
-import { LpqError } from '../../core/error.js';
 import { textDivergence } from '../../eval/divergence.js';
 import { statedContext } from '../../model/context.js';
 import { openModel } from '../../model/graph.js';
 import { rateOf } from '../../quantize/estimate-time.js';
 import { evaluationOf } from '../eval/evaluation.js';
 import { progress, type Run } from '../run.js';
+import { asLpqError } from '../terminal/failure.js';
 import { line } from '../terminal/terminal.js';
 import { duration } from '../terminal/units.js';
 import type { QuantizeOptions } from './options.js';
@@ -60,8 +60,9 @@ export async function measured(
       end();
       model.close();
     }
-  } catch (error) {
-    if (!(error instanceof LpqError) || error.code === 'LPQ_ABORTED') throw error;
+  } catch (thrown) {
+    const error = asLpqError(thrown);
+    if (error.code === 'LPQ_ABORTED') throw error;
     const why = error.message;
     if (given !== undefined) run.report.warn(`quality was not measured: ${why}`);
     else run.report.event('unmeasured', { why }, `quality not measured: ${why}`);

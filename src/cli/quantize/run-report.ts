@@ -28,7 +28,7 @@ export class RunReport {
   async write(
     output: string,
     modules: readonly ModuleFacts[],
-    evaluation: Evaluation | undefined,
+    { peak, evaluation }: { readonly peak: number; readonly evaluation: Evaluation | undefined },
     run: Run,
     named = output,
   ): Promise<void> {
@@ -38,7 +38,7 @@ export class RunReport {
     const report = buildReport(output, readManifest(output, canonicalSchema, 'LPQ_CANONICAL'), {
       modules,
       seconds: this.clock.seconds(),
-      peakRss: process.resourceUsage().maxRSS * 1024,
+      peakRss: peak,
       stages: this.clock.list(),
       waits: this.waits,
       evaluations: evaluation ? [evaluation] : [],

@@ -39,6 +39,9 @@ export async function quantizeInto(
   const calibration = quantizer.statistics && !statistics ? await calibrate(options, run) : undefined;
   const { needsOf } = await import('./dry-run.js');
   const { preflight } = await import('../options/preflight.js');
+  // What is read at the end is there at the beginning.
+  if (typeof options.evalText === 'string')
+    (await import('../../calibrate/read-text.js')).readTextFile(options.evalText);
   if (options.partial !== 'resume') {
     const needs = await needsOf(options, rts[0]?.device !== 'cpu');
     // What is kept counts there as if it went through unquantized.
@@ -123,10 +126,12 @@ export async function quantizeInto(
   const seconds = (performance.now() - started) / 1000;
   const { modules } = summary;
   tellOfIdle(modules, run);
+  // What the run took is what was foretold of it: the measure has memory of its own (docs/preflight.md).
+  const peak = process.resourceUsage().maxRSS * 1024;
   clock?.enter('measuring');
   const evaluation = noted && (await measured(options, rts[0] as NativeRuntime, seconds, run));
-  await noted?.write(output, modules, evaluation, run, options.reportAs);
-  run.report.result(...finished(options, summary, seconds, evaluation));
+  await noted?.write(output, modules, { peak, evaluation }, run, options.reportAs);
+  run.report.result(...finished(options, summary, { seconds, peak, evaluation }));
 }
 
 /** Named up to this many; --json and the report name all. */

@@ -56,14 +56,12 @@ export function blockLine(line: BlockLine): string {
 export function finished(
   options: QuantizeOptions,
   { modules, bitsPerWeight, carried }: QuantizeSummary,
-  seconds: number,
-  evaluation: Evaluation | undefined,
+  { seconds, peak, evaluation }: { seconds: number; peak: number; evaluation: Evaluation | undefined },
 ): [data: object, text: string] {
   const { output, settings } = options;
   const verdict = verdictOf(evaluation ? [evaluation] : [], meanError(modules));
   const counts = { modules: modules.length, bitsPerWeight, carried, seconds };
-  const peak = bytes(process.resourceUsage().maxRSS * 1024);
-  const first = line`quantized ${counted(modules.length, 'module')} to ${bitsPerWeight.toFixed(3)} bits per weight in ${output}, ${duration(seconds)}, peak memory ${peak}\n`;
+  const first = line`quantized ${counted(modules.length, 'module')} to ${bitsPerWeight.toFixed(3)} bits per weight in ${output}, ${duration(seconds)}, peak memory ${bytes(peak)}\n`;
   return [
     { command: 'quantize', output, method: settings.method, ...counts, verdict, ...(evaluation && { evaluation }) },
     first + reached(options, modules, verdict, evaluation),

@@ -155,7 +155,7 @@ for (const [signals, what] of [
     const output = path.join(dir, 'parent', 'out');
     const child = spawn(
       process.execPath,
-      [path.join(root, 'bin', 'lpq.js'), 'quantize', model, '-o', output, '--bits', '2'],
+      [path.join(root, 'bin', 'lpq.js'), 'quantize', model, '-o', output, '--bits', '2', '--verbose'],
       {
         stdio: ['ignore', 'pipe', 'pipe'],
       },
@@ -214,7 +214,7 @@ test('what is true of many modules is said once, and a window beyond the reach o
     '--quiet',
   ]);
   assert.equal(made.code, 0, made.stderr);
-  const told = await lpq(['pack', quantized, '--target', 'marlin', '-o', packed]);
+  const told = await lpq(['pack', quantized, '--target', 'marlin', '-o', packed, '--verbose']);
   assert.equal(told.code, 0, told.stderr);
   assert.equal((told.stdout + told.stderr).match(/ padded to 256 x 256/g)?.length, 8);
   assert.equal((told.stdout + told.stderr).match(/Padded from N = 128/g)?.length, 1);

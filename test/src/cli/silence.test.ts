@@ -24,7 +24,11 @@ const PHASES: readonly (readonly [command: string, args: readonly string[], told
     [model, '-o', at('gptq'), '--bits', '4', '--samples', '2', '--seq-len', '32', '--calib', at('text.txt'), ...CPU],
     [/opening the tokenizer/, /encoding text\.txt/, /quantize .*%/, /waiting for the disk/],
   ],
-  ['quantize', [model, '-o', at('stopped'), ...RTN, '--resume'], [/checking what is finished, block, \d of \d/]],
+  [
+    'quantize',
+    [model, '-o', at('stopped'), ...RTN, '--no-eval', '--resume'],
+    [/checking what is finished, block, \d of \d/],
+  ],
   ['quantize', [model, '-o', at('timed'), ...RTN, '--dry-run', '--timed'], [/quantizing block 1 to time it/]],
   ['pack', [at('quantized'), '--target', 'sm90', '-o', at('repacked'), ...CPU], [/pack .*%/, /waiting for the disk/]],
   ['pack', [at('foreign'), '--target', 'gguf', '-o', at('gguf'), ...CPU], [/read .*%/, /hashing .*, \d+ of \d+/]],
@@ -47,6 +51,12 @@ const PHASES: readonly (readonly [command: string, args: readonly string[], told
       /scoring window/,
     ],
   ],
+  [
+    'compare',
+    [model, at('quantized'), '--text', at('text.txt'), '--ctx', '32', ...CPU],
+    [/encoding text\.txt/, /measure .*%/],
+  ],
+  ['push', [at('quantized'), 'someone/model'], []],
   ['eval', [model, '--choices', at('choices.jsonl'), ...CPU], [/encoding choices\.jsonl, \d+ of \d+/, /eval .*%/]],
   [
     'generate',
@@ -93,7 +103,13 @@ async function stop(): Promise<void> {
     return unheard.write(line, done);
   };
   const stderr = { ...unheard, write } as unknown as NodeJS.WriteStream;
-  assert.equal(await main(['quantize', model, '-o', at('stopped'), ...RTN], { ...quiet, stderr } as typeof quiet), 130);
+  assert.equal(
+    await main(['quantize', model, '-o', at('stopped'), ...RTN, '--no-eval', '--verbose'], {
+      ...quiet,
+      stderr,
+    } as typeof quiet),
+    130,
+  );
 }
 
 let clock: SlowClock;
@@ -107,12 +123,12 @@ before(async () => {
   );
   const ids = { name: 'input_ids', dtype: 'I32', shape: [2, 8], data: new Int32Array(16).fill(5) } as const;
   await writeSafetensors(at('ids.safetensors'), [ids]);
-  await make('quantize', model, '-o', at('quantized'), '--bits', '4', '--method', 'rtn');
+  await make('quantize', model, '-o', at('quantized'), '--bits', '4', '--method', 'rtn', '--no-eval');
   await make('pack', at('quantized'), '--target', 'sm90', '-o', at('packed'));
   await make('pack', at('quantized'), '--target', 'gptq', '-o', at('foreign'));
   rmSync(path.join(at('foreign'), 'lpq.json'));
   for (const part of ['0/2', '1/2'])
-    await make('quantize', model, '-o', at('parts'), '--bits', '4', '--method', 'rtn', '--shard', part);
+    await make('quantize', model, '-o', at('parts'), '--bits', '4', '--method', 'rtn', '--no-eval', '--shard', part);
   await stop();
   clock = await SlowClock.start();
 });
@@ -136,8 +152,9 @@ test('every command is among them', async () => {
     of.commands.flatMap((each) =>
       each.commands.length > 0 ? paths(each, `${above}${each.name()} `) : [`${above}${each.name()}`],
     );
+  // A dialogue is not.
   assert.deepEqual(
     paths(await buildProgram()).filter((each) => !PHASES.some(([command]) => command === each)),
-    [],
+    ['init'],
   );
 });
