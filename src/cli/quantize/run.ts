@@ -126,8 +126,7 @@ export async function quantizeInto(
   const seconds = (performance.now() - started) / 1000;
   const { modules } = summary;
   tellOfIdle(modules, run);
-  // What the run took is what was foretold of it: the measure has memory of its own (docs/preflight.md).
-  const peak = process.resourceUsage().maxRSS * 1024;
+  const peak = process.resourceUsage().maxRSS * 1024; // the measure has memory of its own (docs/preflight.md)
   clock?.enter('measuring');
   const evaluation = noted && (await measured(options, rts[0] as NativeRuntime, seconds, run));
   await noted?.write(output, modules, { peak, evaluation }, run, options.reportAs);

@@ -27,13 +27,13 @@ export const CONFIG_MUTANTS: readonly Mutant[] = [
   ]),
   ...mutants('src/pack/gptq-target', GPTQ, [
     [
-      'for (const name of [...plain, ...plainLinears.filter',
-      'for (const name of [...plain, ...[].filter',
+      'const unquantized = [...plain, ...plainLinears.filter',
+      'const unquantized = [...plain, ...[].filter',
       "'-:' rules of plain linears are lost",
     ],
     [
-      'for (const name of [...plain, ...plainLinears',
-      'for (const name of [...[], ...plainLinears',
+      'const unquantized = [...plain, ...plainLinears',
+      'const unquantized = [...[], ...plainLinears',
       "'-:' rules of modules that stayed dense are lost",
     ],
     [
@@ -49,7 +49,7 @@ export const CONFIG_MUTANTS: readonly Mutant[] = [
     ],
     ["files: { 'quantize_config.json': quantization }", 'files: {}', 'quantize_config.json is not written'],
   ]),
-  ...mutants('src/pack/roles', GPTQ, [['head) : `^', 'head) : `^x', 'rules match no module']]),
+  ...mutants('src/pack/roles', GPTQ, [[")$` : `^", ")$` : `^x", 'rules match no module']]),
   ...mutants(
     'formats/awq/config',
     ['awq'],
@@ -66,10 +66,10 @@ export const CONFIG_MUTANTS: readonly Mutant[] = [
     'src/pack/targets/awq',
     ['awq'],
     [
-      ['const plain = new Set(plainLinears);', 'const plain = new Set();', 'plain linears are not left out'],
-      ['plain.add(roles.head);', 'plain.delete(roles.head);', 'lm_head is not left out'],
+      ['const unquantized = new Set(plainLinears);', 'const unquantized = new Set();', 'plain linears are not left out'],
+      ['unquantized.add(roles.head);', 'unquantized.delete(roles.head);', 'lm_head is not left out'],
       [
-        "if (action === 'fallback')\n                    plain.add(name);",
+        "if (action === 'fallback')\n                    unquantized.add(name);",
         '',
         'modules that stayed dense are not left out',
       ],
