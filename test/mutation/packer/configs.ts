@@ -49,7 +49,7 @@ export const CONFIG_MUTANTS: readonly Mutant[] = [
     ],
     ["files: { 'quantize_config.json': quantization }", 'files: {}', 'quantize_config.json is not written'],
   ]),
-  ...mutants('src/pack/roles', GPTQ, [[")$` : `^", ")$` : `^x", 'rules match no module']]),
+  ...mutants('src/pack/roles', GPTQ, [[')$` : `^', ')$` : `^x', 'rules match no module']]),
   ...mutants(
     'formats/awq/config',
     ['awq'],
@@ -66,7 +66,11 @@ export const CONFIG_MUTANTS: readonly Mutant[] = [
     'src/pack/targets/awq',
     ['awq'],
     [
-      ['const unquantized = new Set(plainLinears);', 'const unquantized = new Set();', 'plain linears are not left out'],
+      [
+        'const unquantized = new Set(plainLinears);',
+        'const unquantized = new Set();',
+        'plain linears are not left out',
+      ],
       ['unquantized.add(roles.head);', 'unquantized.delete(roles.head);', 'lm_head is not left out'],
       [
         "if (action === 'fallback')\n                    unquantized.add(name);",
