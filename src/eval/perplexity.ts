@@ -60,7 +60,7 @@ export async function textPerplexity(
     windows: most,
   });
   onWindows?.();
-  const found = await perplexity(rt, source, graph, windows.slice(0, most), { ...options, prefix: prefix.length });
+  const found = await perplexity(rt, source, graph, windows, { ...options, prefix: prefix.length });
   return { text, sha256, ...found, prefix };
 }
 

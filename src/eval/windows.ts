@@ -27,6 +27,8 @@ export interface WindowOptions {
 
 /** Characters that hold a token at most, as a rule: of a text of which few windows are wanted, so many a token are encoded. */
 const MOST_CHARACTERS = 16;
+/** Tokens at its end that are not looked at. */
+const CHANGED_BY_A_CUT = 64;
 
 /**
  * Windows of `ctx` tokens without overlap, the last partial one left out, with the tokenizer and the chat template of `dir`. Throws
@@ -41,23 +43,20 @@ export async function textWindows(
   const { name, ...source } = readTextFile(file);
   const prefix = openPrefix(dir, bos).ids;
   requireRoom(ctx, prefix, 2);
-  const encode = await openTokenizer(dir);
-  const cut = async (content: TextFile['content']) =>
-    cutWindows(
-      await encodeAll({ name, ...source, content }, encode, () => ChatTemplate.open(dir)),
-      ctx,
-      file,
-      prefix,
-    ).slice(0, windows);
-  const begun = windows === undefined ? undefined : beginning(source.content, windows * ctx * MOST_CHARACTERS);
-  const first = begun && (await cut(begun));
-  const enough = first !== undefined && first.length === windows;
+  const tokenizer = await openTokenizer(dir);
+  const encode = (content: TextFile['content']) =>
+    encodeAll({ name, ...source, content }, tokenizer, () => ChatTemplate.open(dir));
+  const wanted = windows === undefined ? undefined : windows * ctx;
+  const begun = wanted === undefined ? undefined : beginning(source.content, wanted * MOST_CHARACTERS);
+  let ids = begun && (await encode(begun));
+  // What follows a cut may change the tokens just before it.
+  if (ids === undefined || ids.length < (wanted as number) + CHANGED_BY_A_CUT) ids = await encode(source.content);
   return {
     text: name,
     sha256: source.sha256,
     ctx,
     prefix: [...prefix],
-    windows: enough ? first : await cut(source.content),
+    windows: cutWindows(ids, ctx, file, prefix).slice(0, windows),
   };
 }
 

@@ -38,8 +38,8 @@ export interface Pushed {
   readonly removed: readonly string[];
 }
 
-/** The library takes no token of another form; ours is put in by HubClient.upload. */
-const PLACEHOLDER = 'hf_placeholder';
+/** The library wants a token of this form and never sends it: HubClient.upload puts the user's in its place. */
+const TOKEN_FORM = 'hf_upload';
 
 /**
  * Uploads a directory as one commit: large files by Git LFS, then the commit that names them, so that the repository has all of it or
@@ -106,7 +106,7 @@ async function make(client: HubClient, { model, private: hidden }: PushRequest, 
     await createRepo({
       repo: { type: 'model', name: model.id },
       ...(hidden && { visibility: 'private' as const }),
-      accessToken: PLACEHOLDER,
+      accessToken: TOKEN_FORM,
       hubUrl: client.environment.endpoint,
       fetch: client.upload(what),
     }).catch((error: unknown) => {
@@ -143,7 +143,7 @@ async function commit(
         branch: model.revision,
         title: message,
         operations,
-        accessToken: PLACEHOLDER,
+        accessToken: TOKEN_FORM,
         ...(parent !== undefined && { parentCommit: parent }),
         hubUrl: client.environment.endpoint,
         fetch: client.upload(what),

@@ -145,3 +145,19 @@ test('what is told of the windows is told before a tensor is read', async () => 
   await textDivergence(rt, watched, watched, file, options);
   assert.deepEqual([order[0], order.filter((each) => each === 'windows').length], ['windows', 1]);
 });
+
+test('the first windows alone are those of the whole text, whether its beginning holds them or not', async () => {
+  const book = readFileSync(path.join(shareDirectory(), 'text', 'books-valid.txt'), 'utf8').slice(0, 20_000);
+  // Two windows of 12 tokens are looked for in the first line beyond 384 characters: here it holds a few long tokens.
+  const sparse = `${'-'.repeat(600)}\n${book}`;
+  for (const [name, content] of Object.entries({ 'book.txt': book, 'sparse.txt': sparse })) {
+    const own = path.join(dir, name);
+    writeFileSync(own, content);
+    const all = await textWindows(TINY, own, { ctx: CTX });
+    for (const windows of [1, 2, 30]) {
+      const some = await textWindows(TINY, own, { ctx: CTX, windows });
+      assert.deepEqual(some.windows, all.windows.slice(0, windows), `${name} ${windows}`);
+      assert.equal(some.sha256, all.sha256);
+    }
+  }
+});
