@@ -119,9 +119,11 @@ for (const [name, index] of [
     const whole = typed<Float64Array>(sums).reduce((a, b) => a + b, 0) / 2;
     for (const [linear, gradient] of gradients) {
       const norm = Math.sqrt(typed(gradient).reduce((sum, g) => sum + g * g, 0));
-      // An expert that no token goes to has none.
-      if (norm === 0 && held) continue;
-      assert.ok(norm > 0, linear);
+      // An expert that no token goes to has none, and nothing else.
+      const expert = /\.experts\.(\d+)\./.exec(linear);
+      const [first, end] = expert && held ? held.bounds.slice(Number(expert[1]), Number(expert[1]) + 2) : [0, 1];
+      assert.equal(norm > 0, (first as number) < (end as number), linear);
+      if (norm === 0) continue;
       const weight = weights.get(`${linear}.weight`)!;
       const before = typed(weight).slice();
       const step = 1e-3 * Math.min(Math.sqrt(before.reduce((sum, w) => sum + w * w, 0)), whole / norm);
