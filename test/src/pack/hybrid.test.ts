@@ -8,12 +8,10 @@ import { writeSafetensors } from '../../../formats/safetensors/write.js';
 import { createRuntime, fromTyped, typed } from '../../../native/binding.js';
 import { packCheckpoint } from '../../../src/pack/pack-checkpoint.js';
 import { splitOf } from '../../../src/pack/parallel.js';
-import { quantizeCheckpoint } from '../../../src/quantize/run.js';
-import { schemeFromOptions } from '../../../src/quantize/scheme.js';
-import { rtnQuantizer } from '../../../src/rtn/quantizer.js';
 import { verifyArtifact } from '../../../src/verify/verify.js';
 import { scratch } from '../../formats/scratch.js';
 import { ARCHITECTURES, PlainFile } from '../model/fixtures.js';
+import { rounded } from './rounded.js';
 
 const runtime = createRuntime(2);
 
@@ -39,17 +37,7 @@ test('Qwen3.5 as it is published, experts in one tensor and layers of multi-toke
   await writeSafetensors(path.join(source, 'model.safetensors'), [...given, ...prediction]);
 
   const canonical = path.join(dir, 'canonical');
-  await quantizeCheckpoint([runtime], {
-    source,
-    output: canonical,
-    scheme: schemeFromOptions({ bits: 4, groupSize: 32 }),
-    rules: [],
-    quantizer: rtnQuantizer(),
-    calibration: undefined,
-    lmHead: false,
-    options: {},
-    version: 'test',
-  });
+  await rounded(runtime, source, canonical);
   const checkpoint = CanonicalCheckpoint.open(canonical);
   assert.ok(checkpoint.moduleNames().every((name) => !/conv1d|in_proj_[ab]$|^mtp/.test(name)));
   for (const target of ['gptq', 'compressed-tensors']) {

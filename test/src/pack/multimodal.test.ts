@@ -6,12 +6,11 @@ import { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
 import { createRuntime } from '../../../native/binding.js';
 import { architectureOf } from '../../../src/model/architectures/index.js';
 import { packCheckpoint } from '../../../src/pack/pack-checkpoint.js';
-import { quantizeCheckpoint } from '../../../src/quantize/run.js';
 import { schemeFromOptions } from '../../../src/quantize/scheme.js';
-import { rtnQuantizer } from '../../../src/rtn/quantizer.js';
 import { verifyArtifact } from '../../../src/verify/verify.js';
 import { scratch } from '../../formats/scratch.js';
 import { ARCHITECTURES, GOLDENS, PlainFile } from '../model/fixtures.js';
+import { rounded } from './rounded.js';
 
 const runtime = createRuntime(2);
 const configAt = (dir: string) => JSON.parse(readFileSync(path.join(dir, 'config.json'), 'utf8'));
@@ -44,18 +43,9 @@ for (const arch of NESTED)
     for (const file of ['preprocessor_config.json', 'processor_config.json', 'chat_template.jinja'])
       writeFileSync(path.join(from, file), file.endsWith('json') ? '{"size":4}' : '{{ messages }}');
     const output = path.join(scratch(), 'quantized');
-    await quantizeCheckpoint([runtime], {
-      source: from,
-      output,
-      scheme: schemeFromOptions({ bits: 4, groupSize: 32 }),
-      // A second scheme, so that groups name their modules.
-      rules: [{ match: /o_proj/, scheme: schemeFromOptions({ bits: 8, groupSize: 32 }) }],
-      quantizer: rtnQuantizer(),
-      calibration: undefined,
-      lmHead: false,
-      options: {},
-      version: 'test',
-    });
+    // A second scheme, so that groups name their modules.
+    const rules = [{ match: /o_proj/, scheme: schemeFromOptions({ bits: 8, groupSize: 32 }) }];
+    await rounded(runtime, from, output, rules);
     const input = CanonicalCheckpoint.open(output);
     const modules = input.moduleNames();
     const original = new PlainFile(path.join(source, 'model.safetensors'));
@@ -119,17 +109,7 @@ for (const arch of NESTED) {
   test(`${arch}: AWQ, whose lists are parts of names, leaves towers alone and names no table`, async () => {
     const source = path.join(ARCHITECTURES, arch);
     const [canonical, dir] = [path.join(scratch(), 'canonical'), path.join(scratch(), 'awq')];
-    await quantizeCheckpoint([runtime], {
-      source,
-      output: canonical,
-      scheme: schemeFromOptions({ bits: 4, groupSize: 32 }),
-      rules: [],
-      quantizer: rtnQuantizer(),
-      calibration: undefined,
-      lmHead: false,
-      options: {},
-      version: 'test',
-    });
+    await rounded(runtime, source, canonical);
     const input = CanonicalCheckpoint.open(canonical);
     await packCheckpoint({ input, target: 'awq', output: dir, runtime });
     const report = await verifyArtifact({ dir, against: canonical, runtime });
