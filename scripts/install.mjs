@@ -98,10 +98,7 @@ const configure = [
 ];
 // npm shows nothing of its own while this runs.
 const jobs = availableParallelism();
-if (fresh)
-  console.log(
-    `lpq: compiling the native part with ${compiler}, ${jobs} at a time: about four minutes of one core, once`,
-  );
+if (fresh) console.log(`lpq: compiling the native part with ${compiler}, ${jobs} at a time: some minutes, once`);
 for (const [what, args] of [
   ['configure', configure],
   ['build', ['--build', build, '--parallel', String(jobs)]],
