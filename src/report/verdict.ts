@@ -22,8 +22,8 @@ export const BOUNDS = {
 } as const;
 
 const WORDS: Readonly<Record<Grade, string>> = {
-  close: 'close to the source: as 4-bit weights should be',
-  noticeable: 'a noticeable loss: 3-bit weights of small models are like this',
+  close: 'close to the source',
+  noticeable: 'a noticeable loss: answers will differ here and there',
   large: 'a large loss: texts will differ',
   unknown: 'not measured',
 };
