@@ -95,7 +95,7 @@ const SIZES =
   /^(hidden_size|n_embd|ffn_dim|word_embed_proj_dim|((global|index|linear_\w*)_?)?head_dim|v_head_dim|moe_latent_size|mamba_d_head|mamba_head_dim|mamba_d_ssm|query_pre_attn_scalar|\w*intermediate_size(_mlp)?|(expert_)?ffn_hidden_size|qk_\w+_dim|\w+_lora_rank)$/;
 
 /**
- * Writes a checkpoint of an architecture's fixture with every size four times as large, of pseudo-random bf16 weights, to `dir`; with
+ * Writes a checkpoint of an architecture's fixture with every size four times as large, of pseudo-random bf16 weights and the fixture's tables, to `dir`; with
  * `more` in its configuration, and so many layers of multi-token prediction.
  */
 export async function writeWidened(
@@ -109,7 +109,11 @@ export async function writeWidened(
   const source = randomSource(config, '', predictions);
   mkdirSync(dir, { recursive: true });
   writeFileSync(path.join(dir, 'config.json'), JSON.stringify(config));
+  const stored = new PlainFile(path.join(ARCHITECTURES, name, 'model.safetensors'));
   const tensors = [...source.names()].map(async (each) => {
+    // Which experts a token goes to, by its id: no sizes of the model are in it.
+    if (stored.header[each]?.dtype === 'I64')
+      return { name: each, dtype: 'I64' as const, shape: source.shape(each), data: stored.tensor(each) };
     const exact = typed<Float32Array>(await source.tensor(each));
     const data = fromTyped(
       'bf16',
