@@ -2,7 +2,7 @@
 // machine: scripts/test-gpu.mjs runs them. --quick leaves out the files of test/slow.txt, each of which has a process of its own and
 // begins before the others; those share one, a few files at a time, which loads what they import once.
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { availableParallelism, tmpdir } from 'node:os';
 import path from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
@@ -40,21 +40,22 @@ for (let at = 0; at < others.length; at += TOGETHER) {
 }
 // node:test would leave one core idle, which is half of a small machine; many of the tests wait for timers and child processes.
 const concurrency = `--test-concurrency=${availableParallelism()}`;
-// LPQ_TEST_TIMES=FILE: each file's seconds, too.
-const times = process.env.LPQ_TEST_TIMES;
-const reporters = times
-  ? [
-      '--test-reporter=tap',
-      '--test-reporter-destination=stdout',
-      `--test-reporter=${path.join(root, 'scripts', 'test', 'times.mjs')}`,
-      `--test-reporter-destination=${times}`,
-    ]
-  : [];
+const failures = path.join(shared, 'failures.txt');
+const reporter = (name, destination) => [`--test-reporter=${name}`, `--test-reporter-destination=${destination}`];
+const own = (name) => path.join(root, 'scripts', 'test', name);
+const reporters = [
+  ...reporter(process.stdout.isTTY ? 'spec' : 'tap', 'stdout'),
+  ...reporter(own('failures.mjs'), failures),
+  // LPQ_TEST_TIMES=FILE: each file's seconds, too.
+  ...(process.env.LPQ_TEST_TIMES ? reporter(own('times.mjs'), process.env.LPQ_TEST_TIMES) : []),
+];
 const run = spawnSync(process.execPath, ['--test', concurrency, ...reporters, '--enable-source-maps', ...processes], {
   cwd: root,
   stdio: 'inherit',
-  env: { ...process.env, LPQ_GPU_TESTS: 'skip' },
+  // What is named runs whole, even if commits draw a part of it (test/sample.ts).
+  env: { ...process.env, LPQ_GPU_TESTS: 'skip', ...(filters.length > 0 && { LPQ_TEST_NAMED: '1' }) },
 });
+if (existsSync(failures)) process.stdout.write(`\n${readFileSync(failures, 'utf8')}`);
 rmSync(shared, { recursive: true });
 const gpu = files.filter((file) => file.startsWith(path.join('gpu', ''))).length;
 if (gpu > 0) console.log(`\nSKIPPED: the tests of ${gpu} files need a GPU; npm run test:gpu runs them`);

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { ALL, sampled, seed } from './sample.js';
+import { ALL, drawn, sampled, seed } from './sample.js';
 
 const cases = Array.from({ length: 23 }, (_, i) => i);
 
@@ -15,6 +15,11 @@ test('a matrix is sampled by the seed: the same cases for one seed, all of them 
   }
   assert.equal(seen.size, cases.length);
   assert.deepEqual(sampled('short', [1], 4, 'x'), [1]);
+});
+
+test('a test alone is drawn in its share of commits', { skip: ALL || process.env.LPQ_TEST_NAMED === '1' }, () => {
+  const commits = Array.from({ length: 300 }, (_, i) => drawn('a program', 3, `commit ${i}`));
+  assert.ok(Math.abs(commits.filter(Boolean).length - 100) < 30);
 });
 
 test('LPQ_TEST_SEED stands in for the commit', () => {

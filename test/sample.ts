@@ -24,3 +24,9 @@ export function sampled<T>(name: string, cases: readonly T[], period: number, fr
   const first = createHash('sha256').update(`${from} ${name}`).digest().readUInt32LE(0) % period;
   return cases.filter((_, i) => i % period === first % Math.min(period, cases.length));
 }
+
+/** Whether a test that takes seconds alone is among the one in `period` that this commit draws. Always where its file was named. */
+export function drawn(name: string, period: number, from = seed()): boolean {
+  if (ALL || process.env.LPQ_TEST_NAMED === '1') return true;
+  return createHash('sha256').update(`${from} ${name}`).digest().readUInt32LE(0) % period === 0;
+}

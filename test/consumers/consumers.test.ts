@@ -115,7 +115,7 @@ test("transformers, compressed-tensors and gguf-py read lpq's outputs: configs v
   const dir = mkdtempSync(path.join(tmpdir(), 'lpq-consumers-'));
   t.after(() => rmSync(dir, { recursive: true, force: true }));
   mkdirSync(path.join(dir, 'sources'));
-  const environment = { OMP_NUM_THREADS: '2', HF_HUB_OFFLINE: '1' };
+  const environment = { OMP_NUM_THREADS: '2', OMP_WAIT_POLICY: 'passive', HF_HUB_OFFLINE: '1' };
   await execa(python, [path.join(here, 'make_sources.py'), path.join(dir, 'sources')], { env: environment });
   const data = Int32Array.from({ length: 32 }, (_, i) => i + 3);
   await writeSafetensors(path.join(dir, 'ids.safetensors'), [

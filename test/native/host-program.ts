@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
+import { drawn } from '../sample.js';
 
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..', '..', '..');
 
@@ -18,11 +19,15 @@ interface HostProgram {
   readonly prints: RegExp;
 }
 
+/** Compiling one takes up to half a minute: a commit draws one in so many. */
+const PERIOD = 3;
+
 /**
  * Tests code of the GPU that is plain C++ for the host's compiler, too: compiles a program, runs it and looks at what it
  * prints. Skipped where there is no compiler.
  */
 export function testHostProgram(name: string, program: HostProgram): void {
+  if (!drawn(name, PERIOD)) return;
   test(name, (t) => {
     const compiler = hostCompiler();
     if (compiler === undefined) t.skip('no C++ compiler was found');
