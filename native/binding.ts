@@ -20,7 +20,7 @@ interface Addon {
   tryLock(fd: number): 'held' | 'busy' | 'unsupported';
   /** A mapped file that lost bytes while it was mapped: they read as zeros. */
   lostFile(): { path: string; reason: string } | undefined;
-  isa(): 'generic' | 'avx2' | 'avx512';
+  isa(): 'generic' | 'avx2' | 'avx512' | 'avx512bf16';
   /** On threads beside JavaScript's; the bytes are kept until then. Throws LPQ_NATIVE_DTYPE for a dtype that has no such values. */
   notFinite(bytes: Tensor | Uint8Array, dtype: DType): Promise<NotFinite>;
   MappedFile: new (path: string) => MappedFile;
@@ -31,7 +31,7 @@ interface Addon {
     device?: number,
     vramLimit?: number,
     hostLimit?: number,
-  ) => Omit<MeasuredRuntime, 'activationDtype' | 'momentDtype'>;
+  ) => Omit<MeasuredRuntime, 'activationDtype' | 'momentDtype' | 'products'>;
   /** Throws LPQ_CUDA_DRIVER. arch: 10 * major + minor of the compute capability; memory, l2: bytes. */
   cudaDevices(): { name: string; arch: number; memory: number; l2: number; multiprocessors: number }[];
   cudaOperations(): string[];
@@ -167,6 +167,8 @@ export interface RuntimeOptions {
   readonly hostLimit?: number | undefined;
   /** Default: f32 on the CPU, bf16 on CUDA. */
   readonly activationDtype?: NativeRuntime['activationDtype'];
+  /** Of the CPU; default f32. */
+  readonly products?: NativeRuntime['products'] | undefined;
 }
 
 /**
@@ -181,6 +183,7 @@ export function createRuntime(options: number | RuntimeOptions = {}): MeasuredRu
     vramLimit,
     hostLimit,
     activationDtype,
+    products = 'f32',
   } = typeof options === 'number' ? ({ threads: options } as RuntimeOptions) : options;
   const count = threadCount(threads);
   const ordinal = device === 'cpu' ? -1 : Number(device.slice('cuda:'.length));
@@ -188,6 +191,7 @@ export function createRuntime(options: number | RuntimeOptions = {}): MeasuredRu
   return Object.assign(runtime, {
     activationDtype: activationDtype ?? (device === 'cpu' ? 'f32' : 'bf16'),
     momentDtype: device === 'cpu' ? 'f64' : 'f32',
+    products,
   } as const);
 }
 

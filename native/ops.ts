@@ -30,6 +30,10 @@ export type FirstColumns = { qFirst?: number; kFirst?: number; vFirst?: number }
 /** Some columns of each row. */
 export type Runs = { first?: number; runs?: number };
 
+/** The call's parameters with what the runtime multiplies in. */
+const multiplied = (rt: NativeRuntime, p: OpParams): OpParams =>
+  rt.products === 'bf16' && rt.device === 'cpu' ? { ...p, bf16: true } : p;
+
 /**
  * The operation table: every native operation. Shapes, dtypes, defaults and failures are the contracts in native/ops/*.h, one for all
  * backends. Activations are f32 on the CPU; on CUDA what linears read and the operations between them make may also be f16 or bf16
@@ -85,7 +89,7 @@ export const ops = {
     bias: Tensor | undefined,
     y: Tensor,
     p: { accumulate?: boolean } = {},
-  ) => rt.enqueue('linear', bias ? [x, weight, bias] : [x, weight], [y], p),
+  ) => rt.enqueue('linear', bias ? [x, weight, bias] : [x, weight], [y], multiplied(rt, p)),
 
   /** Rotary positions, in place (native/ops/attention.h). */
   rope: (
@@ -232,7 +236,7 @@ export const ops = {
 
   /** H += weight * xᵀx. */
   gramAccumulate: (rt: NativeRuntime, x: Tensor, h: Tensor, p: { weight?: number } = {}) =>
-    rt.enqueue('gram_accumulate', [x, h], [h], p),
+    rt.enqueue('gram_accumulate', [x, h], [h], multiplied(rt, p)),
 
   /** Once after the last gramAccumulate: H is whole. */
   gramFinish: (rt: NativeRuntime, h: Tensor) => rt.enqueue('gram_finish', [h], [h]),
@@ -246,7 +250,7 @@ export const ops = {
 
   /** C += weight * aᵀb. */
   crossAccumulate: (rt: NativeRuntime, a: Tensor, b: Tensor, c: Tensor, p: { weight?: number } = {}) =>
-    rt.enqueue('cross_accumulate', [a, b, c], [c], p),
+    rt.enqueue('cross_accumulate', [a, b, c], [c], multiplied(rt, p)),
 
   /** In place: lower Cholesky factor L of A; info: 0, or 1 + the failing column. */
   cholesky: (rt: NativeRuntime, a: Tensor, info: Tensor) => rt.enqueue('cholesky', [a], [a, info]),

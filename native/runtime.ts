@@ -13,6 +13,8 @@ export interface NativeRuntime {
   readonly activationDtype: 'f32' | 'bf16' | 'f16';
   /** Of second moments: f64 on the CPU; f32 on CUDA, where sums over at most a batch of rows are added to it. */
   readonly momentDtype: 'f64' | 'f32';
+  /** What the CPU multiplies in linears and second moments (native/cpu/linalg/gemm.h), f32 unless set; may change between calls. */
+  products?: 'f32' | 'bf16' | undefined;
   /** A tensor of uninitialised memory on this device; the caller disposes of it. */
   allocate(dtype: DType, shape: readonly number[]): Tensor;
   /** `tensor`, of the CPU, on this device: a copy that arrives in time, or a view where nothing needs copying. */

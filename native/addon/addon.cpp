@@ -40,9 +40,7 @@ static Napi::Value operations_js(const Napi::CallbackInfo& info) {
   return names;
 }
 
-static Napi::Value isa_js(const Napi::CallbackInfo& info) {
-  return Napi::String::New(info.Env(), isa_name(active_isa()));
-}
+static Napi::Value isa_js(const Napi::CallbackInfo& info) { return Napi::String::New(info.Env(), isa_name()); }
 
 static Napi::Value cuda_devices_js(const Napi::CallbackInfo& info) {
   Napi::Env env = info.Env();

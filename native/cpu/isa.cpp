@@ -14,6 +14,12 @@ static bool has_f16c() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & (1u << 29)) != 0;
 }
+
+// Compilers do not all know "avx512bf16" by name.
+static bool has_avx512_bf16() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & (1u << 5)) != 0;
+}
 #endif
 
 static Isa detect() {
@@ -40,6 +46,21 @@ Isa active_isa() {
   return isa;
 }
 
-std::string isa_name(Isa isa) { return isa == Isa::avx512 ? "avx512" : isa == Isa::avx2 ? "avx2" : "generic"; }
+bool bf16_instructions() {
+#if defined(LPQ_X86)
+  static const bool has = [] {
+    const char* wish = std::getenv("LPQ_ISA");
+    return active_isa() == Isa::avx512 && has_avx512_bf16() && !(wish && !std::strcmp(wish, "avx512"));
+  }();
+  return has;
+#else
+  return false;
+#endif
+}
+
+std::string isa_name() {
+  if (bf16_instructions()) return "avx512bf16";
+  return active_isa() == Isa::avx512 ? "avx512" : active_isa() == Isa::avx2 ? "avx2" : "generic";
+}
 
 }  // namespace lpq

@@ -1,4 +1,5 @@
-// Which instruction set the CPU kernels use. All of them give the same bytes; LPQ_ISA=generic|avx2|avx512 forces one.
+// Which instruction set the CPU kernels use. All of them give the same bytes; LPQ_ISA=generic|avx2|avx512|avx512bf16
+// forces one, never above what the CPU has.
 #pragma once
 #include <string>
 
@@ -6,6 +7,8 @@ namespace lpq {
 
 enum class Isa { generic, avx2, avx512 };
 Isa active_isa();
-std::string isa_name(Isa isa);
+// Whether pairs of bf16 are multiplied by one instruction, too.
+bool bf16_instructions();
+std::string isa_name();
 
 }  // namespace lpq

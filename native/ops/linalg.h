@@ -6,13 +6,13 @@ namespace lpq::ops {
 
 // y = x Wᵀ + bias (accumulate: added to y); x f32 (on CUDA f16 or bf16 too) [T,K], W f32, f16 or bf16 [N,K], bias
 // likewise [N] (optional), y f32 (on CUDA also x's dtype) [T,N], not x. fp32: on the CPU a chain of fma for every 512 k
-// from 0, then added in order to (y +) bias.
+// from 0, then added in order to (y +) bias; bf16: of x and W rounded to bf16 (on CUDA nothing changes).
 struct Linear : Arguments {
   const Tensor& x = input("x", kFloats, {-1, -1});
   const Tensor& weight = input("weight", kFloats, {-1, x.dim(1)});
   const Tensor& y = output("y", {f32, x.dtype}, {x.dim(0), weight.dim(0)});
   const Tensor* bias = last_input("bias", kFloats, {weight.dim(0)});
-  bool accumulate = flag("accumulate");
+  bool accumulate = flag("accumulate"), bf16 = flag("bf16");
 
   explicit Linear(const Call& call) : Arguments(call, "linear") {
     require(y.raw() != x.raw() || y.elements() == 0, "y must not be x");
@@ -23,13 +23,14 @@ struct Linear : Arguments {
 // H += weight (1) * xᵀx for x f32 [T,K] into the symmetric H f64 [K,K]; or C += weight * aᵀb for a, b f32 [T,K]. On
 // CUDA x, a and b f32, f16 or bf16, sums f32 or f64. Products accumulate in fp32 over at most 512 rows, then in f64
 // (CUDA: 16-bit x over all rows of the call, then in H's dtype; only the lower triangle of H, gram_finish). NaN and
-// infinity: LPQ_NATIVE_NUMERICS.
+// infinity: LPQ_NATIVE_NUMERICS. bf16: as of linear.
 struct Moments : Arguments {
   bool gram;
   const Tensor& a = input(gram ? "x" : "a", kFloats, {-1, -1});
   const Tensor& b = gram ? a : input("b", {a.dtype}, a.shape);
   const Tensor& sum = in_place("the sum", {f32, f64}, {a.dim(1), a.dim(1)});
   double weight = number("weight", 1);
+  bool bf16 = flag("bf16");
 
   Moments(const Call& call, bool of_one)
       : Arguments(call, of_one ? "gram_accumulate" : "cross_accumulate"), gram(of_one) {

@@ -22,6 +22,8 @@ export interface ComputeOptions {
   readonly vramLimit?: number;
   /** Of a CUDA device, between products. */
   readonly activations?: 'f16' | 'bf16';
+  /** What the CPU multiplies in; default f32. */
+  readonly products?: NativeRuntime['products'] | undefined;
 }
 
 /** Options of every command. Reporter reads them from the arguments, so that errors of parsing obey them too. */
@@ -55,19 +57,19 @@ export function computeOptions(command: Command): Command {
  * LPQ_DEVICE, LPQ_NATIVE_MISSING and, where CUDA was asked for by name, LPQ_CUDA_KERNELS.
  */
 export function openRuntime(run: Run, options: ComputeOptions, cuda = true): MeasuredRuntime {
-  const { threads, vramLimit, activations } = options;
+  const { threads, vramLimit, activations, products } = options;
   const device = chooseDevice(options.device, cuda);
   const why = cuda && options.device === 'auto' && device === 'cpu' ? obstacle() : undefined;
   if (why !== undefined) run.report.warn(`computing on the CPU: ${why}`);
   tell(`starting ${device}`);
   try {
     const half = device !== 'cpu' && activations !== undefined ? { activationDtype: activations } : {};
-    return run.interrupt.watch(createRuntime({ device, threads, vramLimit, ...half }));
+    return run.interrupt.watch(createRuntime({ device, threads, vramLimit, products, ...half }));
   } catch (error) {
     if (options.device !== 'auto' || device === 'cpu' || !(error as { code?: string }).code?.startsWith('LPQ_CUDA'))
       throw error;
     run.report.warn(`computing on the CPU, because ${device} cannot be used: ${(error as Error).message}`);
-    return run.interrupt.watch(createRuntime({ threads }));
+    return run.interrupt.watch(createRuntime({ threads, products }));
   }
 }
 

@@ -53,8 +53,16 @@ export const gptq: Method = {
       otherwise: 0,
       withoutActivations: 0,
     },
+    {
+      field: 'products',
+      flags: '--products <type>',
+      help: 'what the CPU multiplies in while it calibrates: bf16, or f32, which takes twice as long (default: bf16)',
+      takes: ['bf16', 'f32'],
+      otherwise: 'bf16',
+    },
     TUNE_OPTION,
   ],
+  products: ({ products }) => products as 'bf16' | 'f32',
   cpuOnly: (settings) => (tuneOptions(settings) ? '--tune' : undefined),
   async quantizer(settings) {
     const tune = tuneOptions(settings);

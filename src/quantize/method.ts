@@ -28,6 +28,8 @@ export interface Method {
    * the whole model for it.
    */
   readonly codes?: { readonly block: number };
+  /** What the CPU multiplies in (NativeRuntime.products) until weights are solved; f32 where it is not given. */
+  products?(settings: OptionValues): NativeRuntime['products'];
   /** Throws LPQ_USAGE for settings that contradict each other. */
   check?(settings: OptionValues): void;
   /** Throws LPQ_USAGE, LPQ_GROUP_SIZE for what it cannot do to this model, before anything is computed. */

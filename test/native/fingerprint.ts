@@ -27,16 +27,27 @@ for (const [t, n, k] of [
   [200, 37, 65],
 ] as const) {
   const x = f32([t, k], random.normals(t * k));
-  for (const dtype of ['f32', 'f16', 'bf16'] as const) {
-    const y = poisoned('f32', [t, n]);
-    const w = dtype === 'f32' ? f32([n, k], random.normals(n * k)) : fromTyped(dtype, [n, k], bits16(n * k));
-    ops.linear(rt, x, w, f32([n], random.normals(n)), y);
-    ops.linear(rt, x, w, undefined, y, { accumulate: true });
-    keep(`linear ${t} ${dtype}`, y);
-  }
+  // The first rows' products, and some of their sums, lie below the least normal number, where products in bf16 have 0.
+  const small = random.normals(t * k, 1e-20).fill(1e-39, 0, Math.min(k, 9));
+  for (const products of ['f32', 'bf16'] as const)
+    for (const dtype of ['f32', 'f16', 'bf16'] as const) {
+      rt.products = products;
+      const y = poisoned('f32', [t, n]);
+      const w = dtype === 'f32' ? f32([n, k], random.normals(n * k)) : fromTyped(dtype, [n, k], bits16(n * k));
+      ops.linear(rt, x, w, f32([n], random.normals(n)), y);
+      ops.linear(rt, x, w, undefined, y, { accumulate: true });
+      keep(`linear ${t} ${dtype} in ${products}`, y);
+      const least = poisoned('f32', [t, n]);
+      ops.linear(rt, f32([t, k], small), f32([n, k], random.normals(n * k, 1e-18)), undefined, least);
+      ops.linear(rt, f32([t, k], small), f32([n, k], random.normals(n * k, 1e-18)), undefined, least, {
+        accumulate: true,
+      });
+      keep(`linear ${t} near the least normal number, in ${products}`, least);
+    }
 }
-{
-  const [t, k] = [700, 150];
+for (const products of ['f32', 'bf16'] as const) {
+  rt.products = products;
+  const [t, k] = [701, 150];
   const x = f32([t, k], random.normals(t * k));
   const h = poisoned('f64', [k, k]);
   const c = poisoned('f64', [k, k]);
@@ -47,10 +58,11 @@ for (const [t, n, k] of [
   const info = poisoned('i32', [1]);
   ops.cast(rt, h, l);
   ops.cholesky(rt, l, info);
-  keep('gram', h);
-  keep('cross', c);
+  keep(`gram in ${products}`, h);
+  keep(`cross in ${products}`, c);
   keep('cholesky', l, info);
 }
+rt.products = 'f32';
 {
   const [tokens, heads, kvHeads, headDim] = [333, 4, 2, 40];
   const q = f32([tokens, heads * headDim], random.normals(tokens * heads * headDim, 2));

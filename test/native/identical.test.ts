@@ -19,7 +19,7 @@ function fingerprint(isa: string, threads: number): Fingerprint {
 
 const first = fingerprint('generic', 1);
 
-for (const isa of ['generic', 'avx2', 'avx512'])
+for (const isa of ['generic', 'avx2', 'avx512', 'avx512bf16'])
   for (const threads of [1, 2, 3])
     test(`the same bytes from ${isa} with ${threads} threads`, (t) => {
       const other = fingerprint(isa, threads);

@@ -77,6 +77,54 @@ test('linear equals the f64 product within the bound of its summation order', as
       }
 });
 
+/** To the nearest bf16, ties to even, of a number that is none of the least. */
+const toBf16 = (value: number): number => {
+  const bits = new Uint32Array(Float32Array.of(value).buffer)[0] as number;
+  return decodeBf16((bits + 0x7fff + ((bits >>> 16) & 1)) >>> 16);
+};
+
+test('products in bf16 are those of rounded operands, in linears and second moments', async () => {
+  const random = new Random(7);
+  const bf16 = createRuntime({ threads: 2, products: 'bf16' });
+  for (const [t, n, k] of SHAPES)
+    for (const dtype of ['f32', 'f16', 'bf16'] as const) {
+      const x = random.normals(t * k);
+      const { tensor: w, values } = weights(random, dtype, [n, k]);
+      const y = poisoned('f32', [t, n]);
+      ops.linear(bf16, f32([t, k], x), w, undefined, y);
+      await bf16.sync();
+      const [want, size] = [new Float64Array(t * n), new Float64Array(t * n)];
+      for (let i = 0; i < t; i++)
+        for (let j = 0; j < n; j++)
+          for (let p = 0; p < k; p++) {
+            const product = toBf16(x[i * k + p]!) * toBf16(values[j * k + p]!);
+            want[i * n + j]! += product;
+            size[i * n + j]! += Math.abs(product);
+          }
+      // As above: rounded operands are the operands.
+      const roundings = Math.min(k, 512) + Math.ceil(k / 512) + 2;
+      expectClose(`linear in bf16 ${t}x${n}x${k} ${dtype}`, typed(y), want, (i) => 1.01 * roundings * U32 * size[i]!);
+    }
+  const [t, k] = [1029, 70];
+  const [a, b] = [random.normals(t * k), random.normals(t * k)];
+  const [h, c] = [poisoned('f64', [k, k]), poisoned('f64', [k, k])];
+  for (const sum of [h, c]) ops.zero(bf16, sum);
+  ops.gramAccumulate(bf16, f32([t, k], a), h);
+  ops.crossAccumulate(bf16, f32([t, k], a), f32([t, k], b), c);
+  await bf16.sync();
+  for (const [name, other, sum] of [['gram', a, h] as const, ['cross', b, c] as const]) {
+    const [want, size] = [new Float64Array(k * k), new Float64Array(k * k)];
+    for (let r = 0; r < t; r++)
+      for (let i = 0; i < k; i++)
+        for (let j = 0; j < k; j++) {
+          const product = toBf16(a[r * k + i]!) * toBf16(other[r * k + j]!);
+          want[i * k + j]! += product;
+          size[i * k + j]! += Math.abs(product);
+        }
+    expectClose(`${name} in bf16`, typed(sum), want, (i) => 1.01 * 513 * U32 * size[i]!);
+  }
+});
+
 test('linear with no tokens or no features', async () => {
   const y = poisoned('f32', [3, 4]);
   ops.linear(rt, poisoned('f32', [3, 0]), poisoned('f32', [4, 0]), undefined, y);

@@ -7,6 +7,10 @@ namespace lpq {
 namespace linalg {
 namespace {
 
+const Kernels<float>& kernels_of(Products products) {
+  return products == Products::bf16 ? bf16_kernels() : kernels<float>();
+}
+
 // C = beta * C for every beta but 1; 0 writes zeros without reading.
 template <class T>
 void scale_rows(ThreadPool& pool, int64_t m, int64_t n, T beta, T* c, int64_t ldc) {
@@ -24,7 +28,7 @@ void product_into(ThreadPool& pool, const Product<T>& product, T beta, T* c, int
     scale_rows(pool, product.m, product.n, beta, c, ldc);
     beta = 1;
   }
-  const auto tile = kernels<T>().tile;
+  const auto tile = product.kernel.tile;
   run_product(
       pool, product,
       [&](int, int64_t kc, const T* a, const T* b, int64_t i, int64_t j, int rows, int cols, bool first) {
@@ -95,22 +99,25 @@ void syrk_lower_f64(ThreadPool& pool, int64_t n, int64_t k, double alpha, const 
 }
 
 void gemm_weight(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const float* x, int64_t ldx, const void* weight,
-                 DType weight_dtype, int64_t ldw, float beta, float* y, int64_t ldy, Exec* progress) {
-  if (weight_dtype == DType::f32 && linalg::blas_takes(m, n, k))
+                 DType weight_dtype, int64_t ldw, float beta, float* y, int64_t ldy, Products products,
+                 Exec* progress) {
+  if (products == Products::f32 && weight_dtype == DType::f32 && linalg::blas_takes(m, n, k))
     return linalg::blas_gemm(pool, Trans::no, Trans::yes, m, n, k, 1.0f, x, ldx, static_cast<const float*>(weight), ldw,
                              beta, y, ldy);
   const linalg::PackSource rows{x, DType::f32, ldx, 1}, columns{weight, weight_dtype, ldw, 1};
-  linalg::product_into<float>(pool, {m, n, k, rows, columns}, beta, y, ldy, progress);
+  linalg::product_into<float>(pool, {m, n, k, rows, columns, 1.0f, linalg::Region::all, linalg::kernels_of(products)},
+                              beta, y, ldy, progress);
 }
 
 void gram_f64(ThreadPool& pool, int64_t rows, int64_t n, const float* a, const float* b, int64_t ld, double weight,
-              double* C, Exec* progress) {
+              double* C, Products products, Exec* progress) {
   using namespace linalg;
   const bool symmetric = a == b;
-  const auto& kernel = kernels<float>();
+  const Kernels<float>& kernel = kernels_of(products);
   const AddScaledFn add_scaled = kernel_set().add_scaled;
   const Product<float> product{
-      n, n, rows, {a, DType::f32, 1, ld}, {b, DType::f32, 1, ld}, 1.0f, symmetric ? Region::lower : Region::all};
+      n,     n, rows, {a, DType::f32, 1, ld}, {b, DType::f32, 1, ld}, 1.0f, symmetric ? Region::lower : Region::all,
+      kernel};
   run_product(
       pool, product,
       [&](int, int64_t kc, const float* pa, const float* pb, int64_t i, int64_t j, int tile_rows, int cols, bool) {

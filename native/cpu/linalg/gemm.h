@@ -16,6 +16,11 @@ namespace lpq {
 
 enum class Trans { no, yes };
 
+// bf16: elements of both operands are rounded to bf16 first, to the nearest, ties to even. A chain takes the second k
+// of each pair before the first, and what lies below the least normal number is 0: the arithmetic of VDPBF16PS, which
+// computes two k at once where the CPU has it; chains of fma give the same bytes everywhere else.
+enum class Products { f32, bf16 };
+
 // lda, ldb, ldc: elements between rows as stored. A is stored [m,k] (Trans::no) or [k,m] (Trans::yes); B [k,n] or
 // [n,k].
 void gemm_f32(ThreadPool& pool, Trans a, Trans b, int64_t m, int64_t n, int64_t k, float alpha, const float* A,
@@ -33,12 +38,13 @@ void syrk_f64(ThreadPool& pool, Trans a, int64_t n, int64_t k, double alpha, con
 // y[m,n] = x[m,k] W[n,k]^T, added to the start value beta * y (beta 0 or 1). W is f32, f16 or bf16 and is converted
 // while it is packed. Arithmetic as gemm_f32.
 void gemm_weight(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const float* x, int64_t ldx, const void* weight,
-                 DType weight_dtype, int64_t ldw, float beta, float* y, int64_t ldy, Exec* progress = nullptr);
+                 DType weight_dtype, int64_t ldw, float beta, float* y, int64_t ldy, Products products = Products::f32,
+                 Exec* progress = nullptr);
 
 // C[n,n] (f64) += weight * a^T b for a, b f32 [rows,n] stored with ld elements between rows: products in one fp32 chain
 // a block of 512 rows, blocks added to C in f64. When a == b only one triangle is computed and mirrored. progress, when
 // given, counts elements of C times k blocks.
 void gram_f64(ThreadPool& pool, int64_t rows, int64_t n, const float* a, const float* b, int64_t ld, double weight,
-              double* C, Exec* progress = nullptr);
+              double* C, Products products = Products::f32, Exec* progress = nullptr);
 
 }  // namespace lpq

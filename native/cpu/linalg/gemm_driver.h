@@ -16,6 +16,7 @@ struct Product {
   PackSource a, b;  // element (i, p) of op(A); element (j, p) of op(B)
   T alpha = 1;
   Region region = Region::all;
+  const Kernels<T>& kernel = kernels<T>();
 };
 
 inline PackSource shifted(PackSource s, int64_t i, int64_t p) {
@@ -32,7 +33,7 @@ constexpr int64_t kFewRows = 64;
 // for one k block into a buffer of its own, which stays in its cache, and uses it at once.
 template <class T, class Sink>
 void few_rows(ThreadPool& pool, const Product<T>& product, const Sink& sink, Exec* progress) {
-  const auto& kernel = kernels<T>();
+  const Kernels<T>& kernel = product.kernel;
   const int mr = kernel.mr, nr = kernel.nr;
   // No structured binding: lambdas below use them, which clang takes from 16 on.
   const int64_t m = product.m, n = product.n, k = product.k;
@@ -40,7 +41,7 @@ void few_rows(ThreadPool& pool, const Product<T>& product, const Sink& sink, Exe
   const T alpha = product.alpha;
   const int64_t a_count = (m + mr - 1) / mr, strips = (n + nr - 1) / nr;
   const int64_t kc_most = std::min(k, kBlockK<T>), k_blocks = (k + kBlockK<T> - 1) / kBlockK<T>;
-  const int64_t a_stride = round_up(kc_most * mr, 16) + kPanelPad;
+  const int64_t a_stride = round_up(kernel.depth(kc_most) * mr, 16) + kPanelPad;
   static thread_local Scratch a_scratch;
   T* const a_panels = a_scratch.get<T>(static_cast<size_t>(a_count * k_blocks * a_stride));
   pool.parallel_for(
@@ -55,7 +56,7 @@ void few_rows(ThreadPool& pool, const Product<T>& product, const Sink& sink, Exe
   const bool alone = static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) < 3e5;
   pool.parallel_for(strips, alone ? strips : grain, [&](int64_t begin, int64_t end, int worker) {
     static thread_local Scratch strip_scratch;
-    T* const panel = strip_scratch.get<T>(static_cast<size_t>(kBlockK<T> * nr + kPanelPad));
+    T* const panel = strip_scratch.get<T>(static_cast<size_t>(kernel.depth(kBlockK<T>) * nr + kPanelPad));
     for (int64_t strip = begin; strip < end; ++strip) {
       const int64_t j = strip * nr;
       const int cols = static_cast<int>(std::min<int64_t>(nr, n - j));
@@ -76,7 +77,7 @@ void few_rows(ThreadPool& pool, const Product<T>& product, const Sink& sink, Exe
 // which is to compute and store C[i..i+rows, j..j+cols]; `first` on the first k block.
 template <class T, class Sink>
 void run_product(ThreadPool& pool, const Product<T>& product, const Sink& sink, Exec* progress = nullptr) {
-  const auto& kernel = kernels<T>();
+  const Kernels<T>& kernel = product.kernel;
   const int mr = kernel.mr, nr = kernel.nr;
   const int64_t m = product.m, n = product.n, k = product.k;
   const PackSource a = product.a, b = product.b;
@@ -85,9 +86,10 @@ void run_product(ThreadPool& pool, const Product<T>& product, const Sink& sink, 
   if (m <= 0 || n <= 0 || k <= 0) return;
   constexpr int64_t kMostBytes = 8 << 20;  // of packed op(A), and of packed op(B)
   const int64_t kc_most = std::min(k, kBlockK<T>);
-  const int64_t span = kMostBytes / static_cast<int64_t>(sizeof(T)) / kc_most;
+  const int64_t span = kMostBytes / static_cast<int64_t>(sizeof(T)) / kernel.depth(kc_most);
   const int64_t m_span = std::max<int64_t>(span / mr, 1) * mr, n_span = std::max<int64_t>(span / nr, 1) * nr;
-  const int64_t a_stride = round_up(kc_most * mr, 16) + kPanelPad, b_stride = round_up(kc_most * nr, 16) + kPanelPad;
+  const int64_t depth = kernel.depth(kc_most);
+  const int64_t a_stride = round_up(depth * mr, 16) + kPanelPad, b_stride = round_up(depth * nr, 16) + kPanelPad;
   // Work too small to be worth waking others runs on this thread: one chunk.
   const bool alone = static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) < 3e5;
 

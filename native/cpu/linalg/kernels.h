@@ -1,6 +1,8 @@
 // The inner kernels of the matrix products, one table an instruction set. Private to cpu/linalg.
 //
 // A panel is [kc][width]: `width` rows of op(A) (width mr) or columns of op(B) (width nr), k by k, padded with zeros.
+// For products in bf16 it is [kc, rounded up to even][width] floats with the second k of each pair first, or, where an
+// instruction multiplies pairs, [half of that][width] words of two bf16, the first k in the low half.
 // Panels stand kPanelPad elements apart at least, so that packing may write whole vectors past the end of a panel.
 #pragma once
 #include <cstdint>
@@ -32,6 +34,8 @@ struct Kernels {
   // n times mr*nr fma that touch registers only: what the machine could do at best. The result is to be looked at, so
   // that no compiler drops the work.
   T (*spin)(int64_t n, T x);
+  // Elements of T that a panel of kc has for each of its rows or columns.
+  int64_t (*depth)(int64_t kc);
 };
 
 // Small triangular work, n <= 64, over `lanes` right-hand sides at once.
@@ -52,6 +56,7 @@ using AddScaledFn = void (*)(const float* tile, int64_t ldt, int rows, int cols,
 struct KernelSet {
   Kernels<float> f32;
   Kernels<double> f64;
+  Kernels<float> bf16;
   TriangularKernels triangular;
   AddScaledFn add_scaled;
 };
@@ -59,6 +64,7 @@ const KernelSet& generic_set();
 #if defined(LPQ_X86)
 const KernelSet& avx2_set();
 const KernelSet& avx512_set();
+const Kernels<float>& avx512bf16_kernels();
 #endif
 
 inline const KernelSet& kernel_set() {
@@ -68,6 +74,15 @@ inline const KernelSet& kernel_set() {
 #endif
   return generic_set();
 }
+// Products of values rounded to bf16 (gemm.h): `bf16` of the set rounds them and multiplies in fp32, an instruction
+// that multiplies pairs gives the same sums in half the time.
+inline const Kernels<float>& bf16_kernels() {
+#if defined(LPQ_X86)
+  if (bf16_instructions()) return avx512bf16_kernels();
+#endif
+  return kernel_set().bf16;
+}
+
 template <class T>
 const Kernels<T>& kernels() {
   if constexpr (sizeof(T) == 4) return kernel_set().f32;

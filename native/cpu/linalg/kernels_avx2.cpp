@@ -146,10 +146,12 @@ void pack_f32(float* dst, const PackSource& s, int count, int width, int64_t kc,
 }  // namespace
 
 const KernelSet& avx2_set() {
-  static const KernelSet set = {{kRows, 16, pack_f32, tile<Floats>, spin<Floats, 2 * kRows>},
-                                {kRows, 8, pack_scalar<double>, tile<Doubles>, spin<Doubles, 2 * kRows>},
-                                kTriangular<Doubles>,
-                                add_scaled};
+  static const KernelSet set = {
+      {kRows, 16, pack_f32, tile<Floats>, spin<Floats, 2 * kRows>, depth_alone},
+      {kRows, 8, pack_scalar<double>, tile<Doubles>, spin<Doubles, 2 * kRows>, depth_alone},
+      {kRows, 16, pack_bf16<pack_f32>, tile_bf16<tile<Floats>>, spin<Floats, 2 * kRows>, depth_of_pairs},
+      kTriangular<Doubles>,
+      add_scaled};
   return set;
 }
 

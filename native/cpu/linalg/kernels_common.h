@@ -2,7 +2,9 @@
 // name would be merged by the linker, and the merged copy might use instructions the CPU lacks.
 #pragma once
 #include <cmath>
+#include <cstring>
 
+#include "cpu/linalg/flush.h"
 #include "cpu/linalg/kernels.h"
 #include "lpq/half.h"
 
@@ -48,6 +50,45 @@ template <class T>
                                  int64_t lds) {
   for (int r = 0; r < rows; ++r)
     for (int j = 0; j < cols; ++j) sink[r * lds + j] += weight * static_cast<double>(tile[r * ldt + j]);
+}
+
+[[maybe_unused]] int64_t depth_alone(int64_t kc) { return kc; }
+[[maybe_unused]] int64_t depth_of_pairs(int64_t kc) { return (kc + 1) / 2 * 2; }
+
+// To the nearest bf16, ties to even; what is below the least normal number becomes 0, as instructions have it.
+[[maybe_unused]] inline float to_bf16(float v) {
+  uint32_t bits;
+  std::memcpy(&bits, &v, 4);
+  if ((bits & 0x7f800000u) == 0) bits &= 0x80000000u;
+  else if ((bits & 0x7fffffffu) > 0x7f800000u) bits |= 0x00400000u;
+  else bits += 0x7fffu + (bits >> 16 & 1u);
+  bits &= 0xffff0000u;
+  std::memcpy(&v, &bits, 4);
+  return v;
+}
+
+// The panel of products in bf16, as floats: `pack` of the same instruction set fills it, then values are rounded and
+// the two k of each pair change places, so that a chain of fma takes them in the order of the instruction that
+// multiplies pairs (VDPBF16PS: the second first). An odd kc is padded with zeros.
+template <void (*pack)(float*, const PackSource&, int, int, int64_t, float)>
+[[maybe_unused]] void pack_bf16(float* dst, const PackSource& source, int count, int width, int64_t kc, float scale) {
+  pack(dst, source, count, width, kc, scale);
+  if (kc % 2 != 0)
+    for (int i = 0; i < width; ++i) dst[kc * width + i] = 0;
+  for (int64_t p = 0; p < kc; p += 2)
+    for (int i = 0; i < width; ++i) {
+      const float first = to_bf16(dst[p * width + i]);
+      dst[p * width + i] = to_bf16(dst[(p + 1) * width + i]);
+      dst[(p + 1) * width + i] = first;
+    }
+}
+
+// Sums of products in bf16 with numbers below the least normal one taken as 0, as the instruction does.
+template <void (*tile)(int64_t, const float*, const float*, float*, int64_t, int, int, bool)>
+[[maybe_unused]] void tile_bf16(int64_t kc, const float* a, const float* b, float* c, int64_t ldc, int rows, int cols,
+                                bool add) {
+  const FlushToZero flush;
+  tile(depth_of_pairs(kc), a, b, c, ldc, rows, cols, add);
 }
 
 constexpr int kLanes = 16;

@@ -31,10 +31,12 @@ struct Scalar {
 }  // namespace
 
 const KernelSet& generic_set() {
-  static const KernelSet set = {{4, 8, pack_scalar<float>, tile<float>, spin<Scalar<float>, 32>},
-                                {4, 8, pack_scalar<double>, tile<double>, spin<Scalar<double>, 32>},
-                                kTriangular<Scalar<double>>,
-                                add_scaled};
+  static const KernelSet set = {
+      {4, 8, pack_scalar<float>, tile<float>, spin<Scalar<float>, 32>, depth_alone},
+      {4, 8, pack_scalar<double>, tile<double>, spin<Scalar<double>, 32>, depth_alone},
+      {4, 8, pack_bf16<pack_scalar<float>>, tile_bf16<tile<float>>, spin<Scalar<float>, 32>, depth_of_pairs},
+      kTriangular<Scalar<double>>,
+      add_scaled};
   return set;
 }
 

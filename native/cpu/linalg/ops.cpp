@@ -13,6 +13,8 @@
 namespace lpq {
 namespace {
 
+Products products_of(bool bf16) { return bf16 ? Products::bf16 : Products::f32; }
+
 void linear(Call& call, Exec& exec) {
   const ops::Linear a(call);
   require_f32({{&a.x, "x"}});
@@ -29,7 +31,8 @@ void linear(Call& call, Exec& exec) {
     });
   }
   const float beta = a.accumulate || a.bias ? 1.0f : 0.0f;
-  gemm_weight(exec.pool, m, n, k, x.data<float>(), k, weight.raw(), weight.dtype, k, beta, out, n, &exec);
+  gemm_weight(exec.pool, m, n, k, x.data<float>(), k, weight.raw(), weight.dtype, k, beta, out, n, products_of(a.bf16),
+              &exec);
 }
 
 // Throws LPQ_NATIVE_NUMERICS naming the first row and column of x [rows, n] that is NaN or infinite.
@@ -68,7 +71,7 @@ void gram(Exec& exec, const ops::Moments& of, const char* name_a, const char* na
   require_finite(exec.pool, name_a, pa, rows, n);
   if (pb != pa) require_finite(exec.pool, name_b, pb, rows, n);
   double* c = sum.data<double>();
-  gram_f64(exec.pool, rows, n, pa, pb, n, of.weight, c, &exec);
+  gram_f64(exec.pool, rows, n, pa, pb, n, of.weight, c, products_of(of.bf16), &exec);
   // Finite inputs may still overflow f32; the diagonal of a Gram matrix bounds the rest.
   std::atomic<int64_t> overflow{n};
   exec.pool.for_each(n, pa == pb ? n : rows_grain(n), [&](int64_t i) {
@@ -171,14 +174,16 @@ void triangular_solve(Call& call, Exec& exec) {
   trsm_lower_f64(exec.pool, side, trans, b.dim(0), b.dim(1), l.data<double>(), n, b.data<double>(), b.dim(1));
 }
 
-// For bench/native: facts f64 [2] = flops done and seconds taken by fma on registers, on every thread.
+// For bench/native: facts f64 [2] = flops done and seconds taken by fma on registers, on every thread; dtype bf16: by
+// the instruction of pairs where there is one.
 void fma_peak(Call& call, Exec& exec) {
   Arguments args(call, "fma_peak");
   const Tensor& facts = args.output("facts", {DType::f64}, {2});
-  const bool single = args.one_of("dtype", {"f32", "f64"}) == 0;
+  const auto dtype = args.one_of("dtype", {"f32", "f64", "bf16"});
+  const bool single = dtype != 1;
   const int64_t rounds = args.integer("rounds");
   args.done();
-  const auto& f32 = linalg::kernels<float>();
+  const auto& f32 = dtype == 2 ? linalg::bf16_kernels() : linalg::kernels<float>();
   const auto& f64 = linalg::kernels<double>();
   std::atomic<bool> odd{false};
   const auto start = std::chrono::steady_clock::now();
@@ -186,7 +191,8 @@ void fma_peak(Call& call, Exec& exec) {
     if (single ? f32.spin(rounds, 0.5f) < 0 : f64.spin(rounds, 0.5) < 0) odd = true;
   });
   facts.data<double>()[1] = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  const int64_t per_round = single ? f32.mr * f32.nr : f64.mr * f64.nr;
+  const int64_t pair = dtype == 2 && f32.depth(2) == 1 ? 2 : 1;
+  const int64_t per_round = single ? pair * f32.mr * f32.nr : f64.mr * f64.nr;
   facts.data<double>()[0] = odd ? 0 : 8.0 * exec.pool.size() * static_cast<double>(rounds * per_round);
 }
 

@@ -169,7 +169,12 @@ async function packInto(
 async function saveStatisticsOnly(options: CalibrationOptions, flags: QuantizeFlags, run: Run): Promise<void> {
   const started = performance.now();
   const calibration = await calibrate(options, run);
-  const { manifest, bytes: size } = await saveStatistics(options, calibration, openRuntimes(run, flags), run);
+  const { manifest, bytes: size } = await saveStatistics(
+    options,
+    calibration,
+    openRuntimes(run, deviceFor(options.settings, flags)),
+    run,
+  );
   const seconds = (performance.now() - started) / 1000;
   const feeds = Object.keys(manifest.feeds).length;
   run.report.result(

@@ -71,9 +71,10 @@ export async function givenSettings({ sym, asym, ...rest }: MethodFlags): Promis
   return checkFlags({ ...Object.fromEntries(given), ...((sym || asym) && { symmetric: sym === true }) });
 }
 
-/** The devices that a method computes on. Throws LPQ_DEVICE. */
-export function deviceFor<T extends ComputeOptions>(settings: FullSettings, flags: T): T {
-  const { name, cpuOnly } = methodOf(settings);
+/** The devices that a method computes on, and what they multiply in. Throws LPQ_DEVICE. */
+export function deviceFor<T extends ComputeOptions>(settings: FullSettings, given: T): T {
+  const { name, cpuOnly, products } = methodOf(settings);
+  const flags = { ...given, products: products?.(settings) };
   const what = cpuOnly === true ? `--method ${name}` : cpuOnly?.(settings);
   if (what === undefined || flags.device === 'cpu') return flags;
   if (flags.device === 'auto') return { ...flags, device: 'cpu' };

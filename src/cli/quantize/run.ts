@@ -123,13 +123,13 @@ export async function quantizeInto(
     throw resumable(error, directory);
   });
   task?.end();
+  for (const rt of rts) rt.products = 'f32'; // what follows measures and proves
   const seconds = (performance.now() - started) / 1000;
-  const { modules } = summary;
-  tellOfIdle(modules, run);
+  tellOfIdle(summary.modules, run);
   const peak = process.resourceUsage().maxRSS * 1024; // the measure has memory of its own (docs/preflight.md)
   clock?.enter('measuring');
   const evaluation = noted && (await measured(options, rts[0] as NativeRuntime, seconds, run));
-  await noted?.write(output, modules, { peak, evaluation }, run, options.reportAs);
+  await noted?.write(output, summary.modules, { peak, evaluation }, run, options.reportAs);
   run.report.result(...finished(options, summary, { seconds, peak, evaluation }));
 }
 
