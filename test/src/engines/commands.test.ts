@@ -30,7 +30,7 @@ const REFUSED: Readonly<Record<string, Partial<Record<Model, RegExp>>>> = {
 const served = ENGINES.filter(({ forms }) => forms.length > 0);
 const cases = served.flatMap(({ name }) => Object.keys(MODELS).map((each) => [name, each as Model] as const));
 
-for (const [engine, each] of sampled('engines and models', cases, 4))
+for (const [engine, each] of sampled('engines and models', cases, 7))
   test(`quantize --for ${engine}: ${each}, in one command`, async (t) => {
     const out = path.join(scratch(t), 'out');
     const args = ['--bits', '4', '--for', engine, '--untested', '--method', 'rtn', '--device', 'cpu', '--no-report'];

@@ -22,7 +22,7 @@ import { sampled } from '../../sample.js';
 import { GOLDENS, writeWidened } from '../model/fixtures.js';
 import { DENSE, MIXTURES } from '../quantize/linears.js';
 
-/** --method fmpq on every architecture: permutations and powers of two folded, codes of 4 and 8 bits read, on real blocks: a third at a time. */
+/** --method fmpq on every architecture: permutations and powers of two folded, codes of 4 and 8 bits read, on real blocks: an eighth at a time. */
 
 const rt = createRuntime(2);
 const scheme = schemeFromOptions({ bits: 8, groupSize: 128 });
@@ -58,7 +58,7 @@ function logitError(got: Float32Array, want: Float32Array, vocab: number): numbe
   return errors.sort((a, b) => a - b)[errors.length >> 1]!;
 }
 
-for (const arch of sampled('fmpq of architectures', GOLDENS, 3))
+for (const arch of sampled('fmpq of architectures', GOLDENS, 8))
   test(`${arch}: fmpq quantizes every linear, and the model stays close to what it was`, async (t) => {
     const dir = mkdtempSync(path.join(tmpdir(), 'lpq-fmpq-arch-'));
     t.after(() => rmSync(dir, { recursive: true, force: true }));

@@ -42,7 +42,7 @@ async function flips(target: string, modules: Record<string, Made>, each: number
 }
 
 test('tilus, every type: padding included', async () => {
-  for (const [seed, { name }] of sampled('flips of types', [...QUANT_TYPES.entries()], 3))
+  for (const [seed, { name }] of sampled('flips of types', [...QUANT_TYPES.entries()], 6))
     await flips('tilus', { m: made({ type: name, n: 20, k: 96, group: 32, seed }) }, 8);
 });
 

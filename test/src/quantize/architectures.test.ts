@@ -70,7 +70,7 @@ async function quantize(arch: string, output: string, method: 'rtn' | 'gptq', bi
   });
 }
 
-for (const [arch, linears] of sampled('architectures', Object.entries(DENSE), 2))
+for (const [arch, linears] of sampled('architectures', Object.entries(DENSE), 4))
   test(`${arch}: 8 bits of rtn and gptq give the logits of the source`, async (t) => {
     const dir = scratch(t);
     const want = await logitsOf(plainSource(path.join(ARCHITECTURES, arch)));

@@ -89,7 +89,7 @@ async function logitError(dir: string, golden: PlainFile): Promise<number> {
   return errors.sort((a, b) => a - b)[errors.length >> 1]!;
 }
 
-for (const [name, linears] of sampled('mixtures', Object.entries(MIXTURES), 2))
+for (const [name, linears] of sampled('mixtures', Object.entries(MIXTURES), 4))
   for (const [method, quantizer] of Object.entries(METHODS))
     test(`${name}: ${method} quantizes every linear, and the model stays what it was`, async (t) => {
       const source = path.join(ARCHITECTURES, name);

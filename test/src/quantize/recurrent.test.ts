@@ -73,7 +73,7 @@ function medianError(got: Float32Array, want: Float32Array, vocab: number): numb
   return errors.sort((a, b) => a - b)[errors.length >> 1]!;
 }
 
-for (const name of sampled('recurrent models, packed', GOLDENS.filter(isRecurrent), 3))
+for (const name of sampled('recurrent models, packed', GOLDENS.filter(isRecurrent), 5))
   test(`${name}: rtn and gptq at ${bitsOf(name)} bits are packed and verified, and the rest is carried`, async (t) => {
     const bits = bitsOf(name);
     const [dir, from] = [scratch(), path.join(ARCHITECTURES, name)];

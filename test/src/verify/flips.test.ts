@@ -34,7 +34,7 @@ const TINY: readonly [string, Readonly<Record<string, ModuleSpec>>][] = [
   ['tilus', { b: { type: 'f6e3m2', n: 3, k: 5, granularity: CHANNEL, zeros: NONE, layout: 'carried' } }],
 ];
 
-for (const [target, modules] of sampled('flips of tiny artifacts', TINY, 2))
+for (const [target, modules] of sampled('flips of tiny artifacts', TINY, 4))
   test(`${target}: every bit of every tensor counts, whatever hashes follow it`, async () => {
     const built = await build(target, modules);
     const shard = new Tampered(built.artifact, 'model.safetensors');

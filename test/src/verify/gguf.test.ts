@@ -64,7 +64,7 @@ test('what was packed is verified, for every target of GGUF', async () => {
   const targets = PACK_TARGETS.map(({ name }) => name).filter((name) => /^gguf/.test(name));
   assert.deepEqual([...new Set(CASES.map(({ target }) => target))].sort(), targets.sort());
   for (const { name, quantized } of CASES) assert.deepEqual(await failuresOf(place(name), quantized), [], name);
-  for (const { name, quantized, source } of sampled('targets of GGUF, rewritten', CASES, 3)) {
+  for (const { name, quantized, source } of sampled('targets of GGUF, rewritten', CASES, 6)) {
     await forged(place(name), {}, async (dir) => assert.deepEqual(await failuresOf(dir, quantized), [], name));
     const report = await verifyArtifact({ dir: place(name), source, against: place(quantized), runtime });
     assert.deepEqual(report.failures, [], name);
@@ -72,7 +72,7 @@ test('what was packed is verified, for every target of GGUF', async () => {
   }
 });
 
-for (const [title, message, forgery] of sampled('forgeries of GGUF', FORGERIES, 3))
+for (const [title, message, forgery] of sampled('forgeries of GGUF', FORGERIES, 5))
   test(`with every hash redone, it is found that ${title}`, async () => {
     for (const { name, quantized } of CASES.slice(0, 2))
       await forged(place(name), forgery, async (dir) => {
@@ -84,7 +84,7 @@ for (const [title, message, forgery] of sampled('forgeries of GGUF', FORGERIES, 
       });
   });
 
-for (const [what, mutate] of sampled('mutations of GGUF', Object.entries(MUTATIONS), 3))
+for (const [what, mutate] of sampled('mutations of GGUF', Object.entries(MUTATIONS), 5))
   test(`whatever is changed at random is found: ${what}`, async () => {
     await fc.assert(
       fc.asyncProperty(fc.nat(CASES.length - 1), fc.infiniteStream(fc.nat(2 ** 31 - 1)), async (which, stream) => {
