@@ -31,7 +31,7 @@ export type FirstColumns = { qFirst?: number; kFirst?: number; vFirst?: number }
 export type Runs = { first?: number; runs?: number };
 
 /** The call's parameters with what the runtime multiplies in. */
-const multiplied = (rt: NativeRuntime, p: OpParams): OpParams =>
+export const multiplied = (rt: NativeRuntime, p: OpParams): OpParams =>
   rt.products === 'bf16' && rt.device === 'cpu' ? { ...p, bf16: true } : p;
 
 /**

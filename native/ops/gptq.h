@@ -95,13 +95,13 @@ struct GptqProblem {
 // = 1 - i*shrink, i < steps; bothSigns: a symmetric integer grid has one more level on the negative side, so a negative
 // scale is tried as well; scaleDtype (f32): the coarse types f8_e8m0 and f8_e4m3 get only candidates that they can
 // hold, the others are searched in fp32 and rounded at the end (rounding first flips ties); scaleUnit (1): the global
-// factor that stored e4m3 scales are multiplied by.
+// factor that stored e4m3 scales are multiplied by; bf16: on the CPU, costs are of products in bf16 (linalg.h).
 struct GptqClip : Arguments {
   const Tensor &t = input("T"), &m = input("the matrix"), &group = input("group");
   const Tensor &scale = output("scale"), &zero = output("zero");
   QuantType type = quant_type();
   GptqProblem problem{t, m, scale, zero, group};
-  bool symmetric = number("symmetric") != 0, both_signs = flag("bothSigns");
+  bool symmetric = number("symmetric") != 0, both_signs = flag("bothSigns"), bf16 = flag("bf16");
   float constant_zero = real("constantZero", 0), unit = real("scaleUnit", 1);
   int steps = static_cast<int>(integer("steps"));
   double shrink = number("shrink", 0.01);
@@ -136,8 +136,9 @@ struct GptqSolve : Arguments {
 
 // gptq_descend: T, M, scale, zero, group; level f32 [N,K] (in place) -> changed f64 [1] = codes that moved, summed over
 // `sweeps`. Each code to its best value given all others, in the metric M: never increases (What - T) M (What - T)^T;
-// stops when a sweep moves nothing. gptq_sparse_descend: keep in and out too; pairs change where that lowers the sum;
-// fixed as of gptq_sparse_solve. type; passes of the dense one on CUDA: 1.
+// stops when a sweep moves nothing. bf16: on the CPU, gradients are products in bf16 (linalg.h). gptq_sparse_descend:
+// keep in and out too; pairs change where that lowers the sum; fixed as of gptq_sparse_solve. type; passes of the dense
+// one on CUDA: 1.
 struct GptqDescend : Arguments {
   bool sparse;
   GptqProblem problem = GptqProblem::read(*this);
@@ -145,7 +146,7 @@ struct GptqDescend : Arguments {
   const Tensor& changed = output("changed", {f64}, {1});
   const Tensor* keep = output_if(sparse, "keep", {f32}, problem.t.shape);
   QuantType type = quant_type();
-  bool fixed = sparse && flag("fixed");
+  bool fixed = sparse && flag("fixed"), bf16 = flag("bf16");
   int64_t sweeps = integer("sweeps"), passes = sparse ? 1 : integer("passes", 1);
 
   explicit GptqDescend(const Call& call, bool is_sparse = false)
@@ -159,12 +160,14 @@ struct GptqDescend : Arguments {
 // The scales that fit fixed codes best: T, M, level f32 [N,K], zero f32 [N,G], group; scale f32 [N,G] (in place) ->
 // refitted f64 [1] = rows that improved. With v_g the row's (level - zero) inside group g, the row's error is the
 // quadratic s^T A s - 2 b^T s + const, A_gh = v_g M v_h^T, b_g = v_g M t^T: G equations a row. A row keeps its old
-// scales when the solution is no improvement, or when a scale would change sign or by more than a factor of 4.
+// scales when the solution is no improvement, or when a scale would change sign or by more than a factor of 4. TM f32
+// [N,K] (optional): T M, which rounds of refits share on the CPU.
 struct GptqRefit : Arguments {
   const Tensor &t = input("T"), &m = input("the matrix"), &level = input("level");
   const Tensor &zero = input("zero"), &group = input("group"), &scale = output("scale");
   GptqProblem problem{t, m, scale, zero, group};
   const Tensor& refitted = output("refitted", {f64}, {1});
+  const Tensor* tm = last_input("TM", {f32}, t.shape);
 
   explicit GptqRefit(const Call& call) : Arguments(call, "gptq_refit") {
     require_tensor(level, "level", f32, t.shape);

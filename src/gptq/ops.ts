@@ -1,4 +1,5 @@
 import type { NativeRuntime, OpParams, Tensor } from '../../native/binding.js';
+import { multiplied } from '../../native/ops.js';
 
 /**
  * The solver's native operations (native/ops/gptq.h states their contracts). Everything between factor and encode is
@@ -39,16 +40,25 @@ export const gptqOps = {
     rt.enqueue('gptq_correction', [drift, order, u], [matrix]),
 
   clip: (rt: NativeRuntime, t: Tensor, m: Tensor, group: Tensor, out: { scale: Tensor; zero: Tensor }, p: OpParams) =>
-    rt.enqueue('gptq_clip', [t, m, group], [out.scale, out.zero], p),
+    rt.enqueue('gptq_clip', [t, m, group], [out.scale, out.zero], multiplied(rt, p)),
 
   solve: (rt: NativeRuntime, p: SolveInputs, level: Tensor, type: OpParams) =>
     rt.enqueue('gptq_solve', [p.t, p.matrix, p.scale, p.zero, p.group], [level], type),
 
   descend: (rt: NativeRuntime, p: SolveInputs, level: Tensor, changed: Tensor, params: OpParams) =>
-    rt.enqueue('gptq_descend', [p.t, p.matrix, p.scale, p.zero, p.group], [level, changed], params),
+    rt.enqueue('gptq_descend', [p.t, p.matrix, p.scale, p.zero, p.group], [level, changed], multiplied(rt, params)),
 
-  refit: (rt: NativeRuntime, p: SolveInputs, level: Tensor, refitted: Tensor) =>
-    rt.enqueue('gptq_refit', [p.t, p.matrix, level, p.zero, p.group], [p.scale, refitted]),
+  /** `tm`: T M, computed once for several refits. */
+  refit: (rt: NativeRuntime, p: SolveInputs, level: Tensor, refitted: Tensor, tm?: Tensor) =>
+    rt.enqueue('gptq_refit', [p.t, p.matrix, level, p.zero, p.group, ...(tm ? [tm] : [])], [p.scale, refitted]),
+
+  /** T M for refit, on the CPU; a device computes it as it goes. The caller disposes of it. */
+  projected: (rt: NativeRuntime, { t, matrix }: Pick<SolveInputs, 't' | 'matrix'>): Tensor | undefined => {
+    if (rt.device !== 'cpu') return undefined;
+    const tm = rt.allocate('f32', t.shape);
+    rt.enqueue('gemm', [t, matrix], [tm]);
+    return tm;
+  },
 
   /** 2:4: T pruned and not rounded, and which weights stay (f32 [N,K], 1 or 0). K % 4 == 0. */
   prune: (rt: NativeRuntime, t: Tensor, u: Tensor, pruned: Tensor, keep: Tensor) =>

@@ -95,12 +95,8 @@ export class FeedSolver implements FeedQuantizer {
       };
       if (keep) gptqOps.sparseSolve(rt, problem, { level, keep }, type);
       else gptqOps.solve(rt, problem, level, type);
-      for (let round = 0; round < options.rounds; round++) {
-        // Coarse scale types cannot follow a refit.
-        if (!coarse) gptqOps.refit(rt, descent, level, count);
-        sweep(options.sweeps);
-      }
-      if (!coarse && options.rounds > 0) gptqOps.refit(rt, descent, level, count);
+      // Coarse scale types cannot follow a refit.
+      this.refine(coarse ? undefined : descent, level, count, sweep);
       // Codes were chosen with fp32 scales; with the rounded ones a last sweep moves the few that should differ.
       const scales = rt.allocate(scheme.scaleDtype, [n, groups]);
       gptqOps.storeScales(rt, scale, scales, scale, info, globalScale ?? 1);
@@ -147,6 +143,19 @@ export class FeedSolver implements FeedQuantizer {
     } finally {
       for (const tensor of scratch) tensor.dispose();
     }
+  }
+
+  /** Rounds of scale refit, where `refits` is given, and coordinate descent. */
+  private refine(refits: SolveInputs | undefined, level: Tensor, count: Tensor, sweep: (sweeps: number) => void): void {
+    const { rt, options } = this;
+    if (options.rounds === 0) return;
+    const tm = refits && gptqOps.projected(rt, refits);
+    for (let round = 0; round < options.rounds; round++) {
+      if (refits) gptqOps.refit(rt, refits, level, count, tm);
+      sweep(options.sweeps);
+    }
+    if (refits) gptqOps.refit(rt, refits, level, count, tm);
+    tm?.dispose();
   }
 
   dispose(): void {

@@ -10,15 +10,15 @@
 #include <vector>
 
 #include "cpu/gptq/kernels.h"
-#include "cpu/linalg/gemm.h"
+#include "cpu/linalg/packed_matrix.h"
 #include "cpu/quant/scale.h"
 #include "ops/gptq.h"
 
 namespace lpq::gptq {
 namespace {
 
-constexpr int64_t kTile = 128;        // columns of one diagonal block
-constexpr int64_t kBudget = 1 << 21;  // floats of the residual buffer
+constexpr int64_t kTile = 128;  // columns of one diagonal block
+constexpr int64_t kRows = 16;   // rows of a task
 
 struct Search {
   bool symmetric, both_signs;
@@ -78,6 +78,96 @@ struct Search {
   }
 };
 
+// A diagonal block of M: of `columns` from `first` on.
+struct Metric {
+  int64_t first, width;
+  linalg::PackedMatrix matrix;
+};
+
+// Of every group, its diagonal blocks of kTile columns.
+std::vector<std::vector<Metric>> metrics_of(Exec& exec, const std::vector<std::vector<int64_t>>& members,
+                                            const float* m, int64_t k, Products products) {
+  std::vector<std::vector<Metric>> all(members.size());
+  exec.pool.for_each(static_cast<int64_t>(members.size()), 1, [&](int64_t g) {
+    const auto& columns = members[static_cast<size_t>(g)];
+    const int64_t length = static_cast<int64_t>(columns.size());
+    std::vector<float> block(static_cast<size_t>(kTile * kTile));
+    for (int64_t first = 0; first < length; first += kTile) {
+      const int64_t width = std::min(kTile, length - first);
+      for (int64_t a = 0; a < width; ++a)
+        for (int64_t b = 0; b < width; ++b)
+          block[static_cast<size_t>(a * width + b)] =
+              m[columns[static_cast<size_t>(first + a)] * k + columns[static_cast<size_t>(first + b)]];
+      all[static_cast<size_t>(g)].push_back(
+          {first, width, linalg::PackedMatrix(block.data(), width, width, width, products)});
+    }
+  });
+  return all;
+}
+
+// The candidates of one row's group, and what each costs. Everything it works on stays in a core's caches.
+class Candidates {
+ public:
+  Candidates(const QuantType& type, const Search& search)
+      : type_(type),
+        search_(search),
+        count_(search.candidates()),
+        scale_(static_cast<size_t>(count_)),
+        zero_(scale_.size()),
+        cost_(scale_.size()),
+        weights_(static_cast<size_t>(kTile)) {}
+
+  void begin(const float* row, const std::vector<int64_t>& columns) {
+    float lo = std::numeric_limits<float>::infinity(), hi = -lo;
+    for (int64_t j : columns) {
+      lo = std::min(lo, row[j]);
+      hi = std::max(hi, row[j]);
+    }
+    for (int i = 0; i < count_; ++i) {
+      const size_t at = static_cast<size_t>(i);
+      search_.candidate(i, lo, hi, scale_[at], zero_[at]);
+      cost_[at] = 0;
+    }
+  }
+
+  // Adds e M_gg e^T of a part of the group's columns to every candidate's cost.
+  void add(const float* row, const std::vector<int64_t>& columns, const Metric& metric) {
+    const int64_t width = metric.width;
+    const int most = metric.matrix.rows();
+    for (int64_t a = 0; a < width; ++a)
+      weights_[static_cast<size_t>(a)] = row[columns[static_cast<size_t>(metric.first + a)]];
+    residual_.resize(static_cast<size_t>(most * width));
+    product_.resize(residual_.size());
+    panel_.resize(metric.matrix.scratch());
+    for (int i = 0; i < count_; i += most) {
+      const int rows = std::min(most, count_ - i);
+      for (int r = 0; r < rows; ++r)
+        kernel_.residual(type_, weights_.data(), scale_[static_cast<size_t>(i + r)], zero_[static_cast<size_t>(i + r)],
+                         &residual_[static_cast<size_t>(r * width)], width);
+      metric.matrix.multiply(residual_.data(), width, rows, product_.data(), width, panel_.data());
+      for (int r = 0; r < rows; ++r)
+        cost_[static_cast<size_t>(i + r)] +=
+            kernel_.dot(&residual_[static_cast<size_t>(r * width)], &product_[static_cast<size_t>(r * width)], width);
+    }
+  }
+
+  // The first of the cheapest.
+  void best(float& scale, float& zero) const {
+    const size_t at = static_cast<size_t>(std::min_element(cost_.begin(), cost_.end()) - cost_.begin());
+    scale = scale_[at];
+    zero = zero_[at];
+  }
+
+ private:
+  const QuantType& type_;
+  const Search& search_;
+  const Kernels& kernel_ = kernels();
+  int count_;
+  std::vector<float> scale_, zero_;
+  std::vector<double> cost_;
+  std::vector<float> weights_, residual_, product_, panel_;
+};
+
 void clip(Call& call, Exec& exec) {
   const ops::GptqClip a(call);
   const int64_t n = a.problem.n, k = a.problem.k, groups = a.problem.groups;
@@ -101,64 +191,19 @@ void clip(Call& call, Exec& exec) {
     require(group[j] >= 0 && group[j] < groups, "group holds an index outside the scales");
     members[static_cast<size_t>(group[j])].push_back(j);
   }
-  const int64_t candidates = search.candidates();
-  const int64_t chunk = std::max<int64_t>(1, kBudget / (kTile * candidates));
-  std::vector<float> residual(static_cast<size_t>(chunk * candidates * kTile)), product(residual.size());
-  std::vector<float> metric(static_cast<size_t>(kTile * kTile)), gathered(static_cast<size_t>(chunk * kTile));
-  std::vector<float> try_scale(static_cast<size_t>(chunk * candidates)), try_zero(try_scale.size());
-  std::vector<double> cost(static_cast<size_t>(chunk * candidates));
-  const Kernels& kernel = kernels();
-
-  for (int64_t g = 0; g < groups; ++g) {
+  const auto metrics = metrics_of(exec, members, m, k, a.bf16 ? Products::bf16 : Products::f32);
+  // A group's rows follow each other, so that its metric stays in the cache.
+  const int64_t parts = (n + kRows - 1) / kRows;
+  exec.pool.for_each(groups * parts, 1, [&](int64_t task) {
+    const int64_t g = task / parts, row0 = task % parts * kRows;
     const auto& columns = members[static_cast<size_t>(g)];
-    const int64_t length = static_cast<int64_t>(columns.size());
-    for (int64_t row0 = 0; row0 < n; row0 += chunk) {
-      const int64_t rows = std::min(chunk, n - row0);
-      exec.pool.for_each(rows, 16, [&](int64_t r) {
-        float lo = std::numeric_limits<float>::infinity(), hi = -lo;
-        for (int64_t j : columns) {
-          lo = std::min(lo, t[(row0 + r) * k + j]);
-          hi = std::max(hi, t[(row0 + r) * k + j]);
-        }
-        for (int64_t i = 0; i < candidates; ++i) {
-          const size_t at = static_cast<size_t>(r * candidates + i);
-          search.candidate(static_cast<int>(i), lo, hi, try_scale[at], try_zero[at]);
-          cost[at] = 0;
-        }
-      });
-      for (int64_t first = 0; first < length; first += kTile) {
-        const int64_t width = std::min(kTile, length - first);
-        for (int64_t a = 0; a < width; ++a)
-          for (int64_t b = 0; b < width; ++b)
-            metric[static_cast<size_t>(a * width + b)] =
-                m[columns[static_cast<size_t>(first + a)] * k + columns[static_cast<size_t>(first + b)]];
-        exec.pool.for_each(rows, 4, [&](int64_t r) {
-          float* w = &gathered[static_cast<size_t>(r * kTile)];
-          for (int64_t a = 0; a < width; ++a) w[a] = t[(row0 + r) * k + columns[static_cast<size_t>(first + a)]];
-          for (int64_t i = 0; i < candidates; ++i) {
-            const size_t at = static_cast<size_t>(r * candidates + i);
-            kernel.residual(type, w, try_scale[at], try_zero[at], &residual[at * static_cast<size_t>(width)], width);
-          }
-        });
-        gemm_f32(exec.pool, Trans::no, Trans::no, rows * candidates, width, width, 1, residual.data(), width,
-                 metric.data(), width, 0, product.data(), width);
-        exec.pool.parallel_for(rows, 4, [&](int64_t begin, int64_t end, int) {
-          for (size_t at = static_cast<size_t>(begin * candidates); at < static_cast<size_t>(end * candidates); ++at)
-            cost[at] += kernel.dot(&residual[at * static_cast<size_t>(width)],
-                                   &product[at * static_cast<size_t>(width)], width);
-        });
-      }
-      for (int64_t r = 0; r < rows; ++r) {
-        size_t best = static_cast<size_t>(r * candidates);
-        for (int64_t i = 1; i < candidates; ++i) {
-          const size_t at = static_cast<size_t>(r * candidates + i);
-          if (cost[at] < cost[best]) best = at;
-        }
-        scale_of[(row0 + r) * groups + g] = try_scale[best];
-        zero_of[(row0 + r) * groups + g] = try_zero[best];
-      }
+    Candidates tried(type, search);
+    for (int64_t row = row0; row < std::min(n, row0 + kRows); ++row) {
+      tried.begin(t + row * k, columns);
+      for (const Metric& metric : metrics[static_cast<size_t>(g)]) tried.add(t + row * k, columns, metric);
+      tried.best(scale_of[row * groups + g], zero_of[row * groups + g]);
     }
-  }
+  });
 }
 
 LPQ_OP(clip, "gptq_clip");

@@ -41,6 +41,7 @@ void refit(Call& call, Exec& exec) {
   const float *t = of.problem.t.data<float>(), *m = of.problem.matrix.data<float>(), *level = of.level.data<float>(),
               *zero = of.problem.zero.data<float>();
   const int32_t* group = of.problem.group.data<int32_t>();
+  const float* tm = of.tm ? of.tm->data<float>() : nullptr;
   float* scale = of.problem.scale.data<float>();
 
   // Columns sorted by group: the quadratic form then falls into contiguous blocks.
@@ -62,7 +63,7 @@ void refit(Call& call, Exec& exec) {
 
   const int64_t chunk = std::max<int64_t>(16, std::min<int64_t>(n, (int64_t{1} << 23) / std::max(k, groups * groups)));
   const size_t area = static_cast<size_t>(std::min(chunk, n) * k);
-  std::vector<float> v(area), target(area), product(area);
+  std::vector<float> v(area), target(tm ? 0 : area), product(area);
   std::vector<double> a(static_cast<size_t>(std::min(chunk, n) * groups * groups)),
       b(static_cast<size_t>(std::min(chunk, n) * groups));
   std::vector<uint8_t> better(static_cast<size_t>(n), 0);
@@ -73,10 +74,13 @@ void refit(Call& call, Exec& exec) {
       for (int64_t c = 0; c < k; ++c) {
         const int64_t j = columns[static_cast<size_t>(c)];
         v[static_cast<size_t>(r * k + c)] = level[(row0 + r) * k + j] - zero[(row0 + r) * groups + group[j]];
-        target[static_cast<size_t>(r * k + c)] = t[(row0 + r) * k + j];
+        if (tm) product[static_cast<size_t>(r * k + c)] = tm[(row0 + r) * k + j];
+        else target[static_cast<size_t>(r * k + c)] = t[(row0 + r) * k + j];
       }
     });
-    gemm_f32(exec.pool, Trans::no, Trans::no, rows, k, k, 1, target.data(), k, sorted.data(), k, 0, product.data(), k);
+    if (!tm)
+      gemm_f32(exec.pool, Trans::no, Trans::no, rows, k, k, 1, target.data(), k, sorted.data(), k, 0, product.data(),
+               k);
     const auto reduce = [&](int64_t row, int64_t g) {
       const int64_t at = row * k + start[static_cast<size_t>(g)];
       return kernel.dot(&v[static_cast<size_t>(at)], &product[static_cast<size_t>(at)],
@@ -87,10 +91,13 @@ void refit(Call& call, Exec& exec) {
     });
     for (int64_t h = 0; h < groups; ++h) {
       const int64_t from = start[static_cast<size_t>(h)], width = start[static_cast<size_t>(h) + 1] - from;
-      gemm_f32(exec.pool, Trans::no, Trans::no, rows, k, width, 1, v.data() + from, k, sorted.data() + from * k, k, 0,
-               product.data(), k);
+      // A is symmetric: the groups before h have their part of it.
+      gemm_f32(exec.pool, Trans::no, Trans::no, rows, k - from, width, 1, v.data() + from, k,
+               sorted.data() + from * k + from, k, 0, product.data() + from, k);
       exec.pool.for_each(rows, 16, [&](int64_t r) {
-        for (int64_t g = 0; g < groups; ++g) a[static_cast<size_t>((r * groups + g) * groups + h)] = reduce(r, g);
+        for (int64_t g = h; g < groups; ++g)
+          a[static_cast<size_t>((r * groups + g) * groups + h)] =
+              a[static_cast<size_t>((r * groups + h) * groups + g)] = reduce(r, g);
       });
     }
     exec.pool.parallel_for(rows, 4, [&](int64_t begin, int64_t end, int) {
@@ -102,11 +109,9 @@ void refit(Call& call, Exec& exec) {
         if (!(trace > 0)) continue;
         for (int64_t g = 0; g < groups; ++g) {
           x[static_cast<size_t>(g)] = b[static_cast<size_t>(r * groups + g)];
-          for (int64_t h = 0; h < groups; ++h) {
-            const double sum = a[static_cast<size_t>((r * groups + g) * groups + h)] +
-                               a[static_cast<size_t>((r * groups + h) * groups + g)];
-            matrix[static_cast<size_t>(g * groups + h)] = 0.5 * sum + (g == h ? ridge : 0);
-          }
+          for (int64_t h = 0; h < groups; ++h)
+            matrix[static_cast<size_t>(g * groups + h)] =
+                a[static_cast<size_t>((r * groups + g) * groups + h)] + (g == h ? ridge : 0);
           // A group of zero codes has no say; its scale stays.
           if (!(a[static_cast<size_t>((r * groups + g) * groups + g)] > 0)) {
             matrix[static_cast<size_t>(g * groups + g)] = trace;

@@ -79,6 +79,7 @@ void descend_with(Exec& exec, const ops::GptqDescend& of) {
   args.keep = of.keep ? of.keep->data<float>() : nullptr;
   args.fixed = of.fixed;
   const Block block = of.keep ? kernels().sparse_descend : kernels().descend;
+  const Products products = of.bf16 ? Products::bf16 : Products::f32;
   double& changed = *of.changed.data<double>();
   changed = 0;
   for (int64_t sweep = 0; sweep < of.sweeps; ++sweep) {
@@ -91,7 +92,7 @@ void descend_with(Exec& exec, const ops::GptqDescend& of) {
     });
     // The gradient is computed afresh each sweep, so that rounding in its updates cannot accumulate.
     gemm_f32(exec.pool, Trans::no, Trans::no, p.n, p.k, p.k, 1, error.data(), p.k, p.matrix, p.k, 0, gradient.data(),
-             p.k);
+             p.k, products);
     for (int64_t first = 0; first < p.k; first += kBlock) {
       const int64_t last = std::min(first + kBlock, p.k);
       args.first = first;
@@ -104,7 +105,7 @@ void descend_with(Exec& exec, const ops::GptqDescend& of) {
       });
       if (last < p.k)
         gemm_f32(exec.pool, Trans::no, Trans::no, p.n, p.k - last, last - first, 1, delta.data(), kBlock,
-                 p.matrix + first * p.k + last, p.k, 1, gradient.data() + last, p.k);
+                 p.matrix + first * p.k + last, p.k, 1, gradient.data() + last, p.k, products);
     }
     int64_t sum = 0;
     for (int64_t m : moved) sum += m;

@@ -7,10 +7,6 @@ namespace lpq {
 namespace linalg {
 namespace {
 
-const Kernels<float>& kernels_of(Products products) {
-  return products == Products::bf16 ? bf16_kernels() : kernels<float>();
-}
-
 // C = beta * C for every beta but 1; 0 writes zeros without reading.
 template <class T>
 void scale_rows(ThreadPool& pool, int64_t m, int64_t n, T beta, T* c, int64_t ldc) {
@@ -74,7 +70,12 @@ void syrk(ThreadPool& pool, Trans ta, int64_t n, int64_t k, T alpha, const T* a,
 }  // namespace linalg
 
 void gemm_f32(ThreadPool& pool, Trans a, Trans b, int64_t m, int64_t n, int64_t k, float alpha, const float* A,
-              int64_t lda, const float* B, int64_t ldb, float beta, float* C, int64_t ldc) {
+              int64_t lda, const float* B, int64_t ldb, float beta, float* C, int64_t ldc, Products products) {
+  using namespace linalg;
+  if (products == Products::bf16)
+    return product_into<float>(
+        pool, {m, n, k, source_of(A, a, lda, false), source_of(B, b, ldb, true), alpha, Region::all, bf16_kernels()},
+        beta, C, ldc);
   linalg::gemm<float>(pool, a, b, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc);
 }
 

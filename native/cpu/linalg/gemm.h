@@ -23,8 +23,10 @@ enum class Products { f32, bf16 };
 
 // lda, ldb, ldc: elements between rows as stored. A is stored [m,k] (Trans::no) or [k,m] (Trans::yes); B [k,n] or
 // [n,k].
+// Products in bf16 take alpha = 1.
 void gemm_f32(ThreadPool& pool, Trans a, Trans b, int64_t m, int64_t n, int64_t k, float alpha, const float* A,
-              int64_t lda, const float* B, int64_t ldb, float beta, float* C, int64_t ldc);
+              int64_t lda, const float* B, int64_t ldb, float beta, float* C, int64_t ldc,
+              Products products = Products::f32);
 void gemm_f64(ThreadPool& pool, Trans a, Trans b, int64_t m, int64_t n, int64_t k, double alpha, const double* A,
               int64_t lda, const double* B, int64_t ldb, double beta, double* C, int64_t ldc);
 

@@ -8,6 +8,10 @@
 
 namespace lpq::linalg {
 
+inline const Kernels<float>& kernels_of(Products products) {
+  return products == Products::bf16 ? bf16_kernels() : kernels<float>();
+}
+
 enum class Region { all, lower };  // lower: tiles that touch i >= j; others are left alone
 
 template <class T>
