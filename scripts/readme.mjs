@@ -1,16 +1,6 @@
 // Fills the table of figures in README.md from bench/results: node scripts/readme.mjs. A figure whose file is not there is left out.
-import { existsSync, readFileSync, writeFileSync } from 'node:fs';
-import path from 'node:path';
 import { fileURLToPath } from 'node:url';
-
-const root = path.dirname(path.dirname(fileURLToPath(import.meta.url)));
-const [BEGIN, END] = ['<!-- figures: scripts/readme.mjs -->', '<!-- /figures -->'];
-
-/** A result by the name of its file; undefined where there is none. */
-function result(name) {
-  const file = path.join(root, 'bench', 'results', name);
-  return existsSync(file) ? JSON.parse(readFileSync(file, 'utf8')) : undefined;
-}
+import { fill, fillFile, result } from './figures.mjs';
 
 /** Rows of the table: what was measured, lpq's figure, the one beside it, the machine, the file. */
 const ROWS = [
@@ -49,7 +39,7 @@ const ROWS = [
         .filter(({ phase, kv, context }) => phase !== 'prefill' && kv === 16 && context === 1024);
       const ms = (weights, m) => all.find((row) => row.weights === weights && row.m === m).ms.toFixed(2);
       return [1, 16, 64].map((m) => [
-        `a step of Llama-3-8B's shape with lpq's kernels, ${m === 1 ? 'one sequence' : `${m} sequences`}, 4 bits`,
+        `one decoding step of Llama-3-8B with lpq's kernels, 4 bits, ${m === 1 ? 'one sequence' : `${m} sequences`}`,
         `${ms('u4', m)} ms`,
         `16 bits with cuBLAS ${ms('dense', m)} ms`,
       ]);
@@ -66,9 +56,9 @@ const ROWS = [
         return Math.exp(values.reduce((sum, value) => sum + value, 0) / values.length).toFixed(2);
       };
       return [16, 64, 128].map((m) => [
-        `products of 4-bit weights, ${m} tokens, ${shapes.size} shapes, times faster than cuBLAS fp16`,
+        `speedup over cuBLAS fp16: 4-bit weights, ${m} tokens, ${shapes.size} shapes`,
         mean(m, 'cublas_us'),
-        `${(mean(m, 'cublas_us') / mean(m, 'peer_us')).toFixed(2)}: the best of CUTLASS, Machete and Marlin`,
+        `the best of CUTLASS, Machete and Marlin ${(mean(m, 'cublas_us') / mean(m, 'peer_us')).toFixed(2)}`,
       ]);
     },
   },
@@ -82,17 +72,10 @@ export function figures() {
       ? rows(data).map((cells) => `| ${[...cells, machine, `[file](bench/results/${file})`].join(' | ')} |`)
       : [];
   });
-  return ['| measured | lpq | beside it | machine | |', '|---|---|---|---|---|', ...lines].join('\n');
+  return ['| measured | lpq | compared with | machine | |', '|---|---|---|---|---|', ...lines].join('\n');
 }
 
 /** README.md with the table as it should be. */
-export function filled(text) {
-  const [from, to] = [text.indexOf(BEGIN), text.indexOf(END)];
-  if (from < 0 || to < from) throw new Error(`README.md has no lines ${BEGIN} and ${END}`);
-  return `${text.slice(0, from + BEGIN.length)}\n${figures()}\n${text.slice(to)}`;
-}
+export const filled = (text) => fill(text, 'scripts/readme.mjs', figures());
 
-if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  const file = path.join(root, 'README.md');
-  writeFileSync(file, filled(readFileSync(file, 'utf8')));
-}
+if (process.argv[1] === fileURLToPath(import.meta.url)) fillFile('README.md', filled);

@@ -9,6 +9,7 @@ import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { OLDEST_GLIBC } from './prebuilt.mjs';
+import { arm64Lack } from './release/arm64.mjs';
 import { newestWanted } from './release/elf.mjs';
 
 const root = path.dirname(path.dirname(fileURLToPath(import.meta.url)));
@@ -120,7 +121,14 @@ if (existsSync(kernels)) {
   rmSync(stage, { recursive: true });
 } else console.log('lpq-cuda: left out, npm run build:cuda makes its kernels');
 
-if (!options['no-check']) {
+if (!options['no-check'] && addons.has('arm64')) {
+  const lack = arm64Lack();
+  if (lack === undefined) {
+    const arm64 = path.join(root, 'scripts', 'release', 'arm64.mjs');
+    if (spawnSync(process.execPath, [arm64, main.file], { stdio: 'inherit' }).status !== 0) process.exit(1);
+  } else console.log(`the addon for arm64 was not run: ${lack}`);
+}
+if (!options['no-check'] && addons.has(process.arch)) {
   const check = path.join(root, 'scripts', 'check-release.mjs');
   if (spawnSync(process.execPath, [check, main.file], { stdio: 'inherit' }).status !== 0) process.exit(1);
 }

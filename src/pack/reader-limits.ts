@@ -13,7 +13,7 @@ export interface Written {
   readonly scaleDtype: string;
 }
 
-/** What a program that reads a format does with some of what the format can say. */
+/** Where a program that reads a format differs from the format. */
 export interface ReaderLimit {
   applies(module: Written, model: { readonly dtype: unknown }): boolean;
   /** One sentence: the program, what it does, and what to do instead. docs/who-loads-what.md repeats each. */
@@ -22,67 +22,67 @@ export interface ReaderLimit {
 
 const wide = ({ form }: Written) => form !== undefined && form.bits !== 4 && form.bits !== 8;
 
-/** As seen when versions of 2026 ran or were read; docs/who-loads-what.md says which and how. Targets and layouts name theirs. */
+/** From versions of 2026; docs/who-loads-what.md says which, and whether they ran. Targets and layouts name theirs. */
 export const SYMMETRIC_GPTQ: ReaderLimit = {
   applies: ({ form }) => form?.symmetric === false,
-  says: 'vLLM refuses asymmetric GPTQ when it starts: for vLLM pack this checkpoint for awq (4 bits) or compressed-tensors.',
+  says: 'vLLM refuses asymmetric GPTQ at start: for vLLM, pack this checkpoint for awq (4 bits) or compressed-tensors.',
 };
 
 export const V1_ZEROS: ReaderLimit = {
   applies: () => true,
-  says: 'LMDeploy adds 1 to the zero points of gptq_v2 and so computes wrong weights without an error: for LMDeploy pack for awq, or for gptq where all is symmetric.',
+  says: 'LMDeploy adds 1 to the zero points of gptq_v2 and computes wrong weights without an error: for LMDeploy, pack for awq, or for gptq if all modules are symmetric.',
 };
 
 export const GPTQ_WIDTHS: ReaderLimit = {
   applies: wide,
-  says: 'vLLM takes 4 and 8 bits of GPTQ and refuses others: for vLLM pack for compressed-tensors, or quantize to 4 or 8 bits.',
+  says: 'vLLM loads GPTQ in 4 and 8 bits only: for vLLM, pack for compressed-tensors, or quantize to 4 or 8 bits.',
 };
 
 export const NO_EXPERTS: ReaderLimit = {
   applies: ({ expert }) => expert,
-  says: 'transformers 5 does not read experts of a mixture in GPTQ or AWQ: for transformers pack for compressed-tensors.',
+  says: 'transformers 5 does not read experts in GPTQ or AWQ: for transformers, pack for compressed-tensors.',
 };
 
 export const COMPRESSED: readonly ReaderLimit[] = [
   {
     applies: ({ fused }) => fused,
-    says: 'transformers 5 looks for the experts of this architecture in one tensor a block and leaves quantized ones at random without an error: load this checkpoint with vLLM.',
+    says: 'transformers 5 expects the experts of this architecture in one tensor per block and leaves quantized ones at random without an error: load this checkpoint with vLLM.',
   },
   {
     applies: (module) => wide(module) && module.form?.symmetric === false,
-    says: 'vLLM takes 4 and 8 bits with zero points and refuses others: for vLLM quantize without --asym, or to 4 or 8 bits.',
+    says: 'vLLM loads zero points in 4 and 8 bits only: for vLLM, quantize without --asym, or to 4 or 8 bits.',
   },
   {
     applies: ({ expert, form }) => expert && form?.symmetric === false,
-    says: 'transformers 5 does not read zero points of experts and stops: for transformers quantize without --asym.',
+    says: 'transformers 5 does not read zero points of experts and stops: for transformers, quantize without --asym.',
   },
   {
     applies: ({ expert, actOrder }) => expert && actOrder,
-    says: 'transformers 5 ignores g_idx of experts and so computes wrong weights without an error: quantize with --order static.',
+    says: 'transformers 5 ignores g_idx of experts and computes wrong weights without an error: quantize with --order static.',
   },
 ];
 
 export const NVFP4_EXPERTS: ReaderLimit = {
   applies: ({ expert }) => expert,
-  says: 'transformers 5 ignores the second level of scales of NVFP4 experts and so computes wrong weights without an error: for transformers quantize them to mxfp4 or to 4-bit integers.',
+  says: 'transformers 5 ignores the second level of scales of NVFP4 experts and computes wrong weights without an error: for transformers, quantize them to mxfp4 or to 4-bit integers.',
 };
 
 export const INT8_EXPERTS: ReaderLimit = {
   applies: ({ expert }) => expert,
-  says: 'transformers 5 does not read INT8 experts and stops: for transformers pack for compressed-tensors, or quantize them to f8e4m3.',
+  says: 'transformers 5 does not read INT8 experts and stops: for transformers, pack for compressed-tensors, or quantize them to f8e4m3.',
 };
 
 export const FP8_EXPERTS: ReaderLimit = {
   applies: ({ expert }) => expert,
-  says: 'vLLM does not load FP8 experts without FP8 activations: for vLLM pack for compressed-tensors-w8a8.',
+  says: 'vLLM does not load FP8 experts without FP8 activations: for vLLM, pack for compressed-tensors-w8a8.',
 };
 
 export const HALF_SCALES: ReaderLimit = {
   applies: ({ scaleDtype }, { dtype }) => scaleDtype === 'f16' && dtype === 'bfloat16',
-  says: 'The model computes in bfloat16, to which vLLM rounds these f16 scales (by up to 2^-9 of their size): --scale-dtype bf16 of lpq quantize solves the weights for scales that stay.',
+  says: 'The model computes in bfloat16, and vLLM rounds these f16 scales to it (by up to 2^-9 of their size): quantize with --scale-dtype bf16, which solves the weights for bf16 scales.',
 };
 
-/** What the user should hear before a reader does otherwise than this artifact says. */
+/** Warnings: where readers differ from what this artifact says. */
 export function readerLimits({ limits = [] }: PackTarget, model: PackedModel): string[] {
   const { config } = model.checkpoint;
   const text = config.text_config as { dtype?: unknown; torch_dtype?: unknown } | undefined;

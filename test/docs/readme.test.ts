@@ -9,15 +9,22 @@ import { buildProgram } from '../../src/cli/main.js';
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..', '..', '..');
 const page = readFileSync(path.join(root, 'README.md'), 'utf8');
 
-test('the figures of README.md are those of bench/results', () => {
-  const script = "import { filled } from './scripts/readme.mjs'; import { readFileSync } from 'node:fs';";
-  const { stdout, stderr } = spawnSync(
-    process.execPath,
-    ['--input-type=module', '-e', `${script} process.stdout.write(filled(readFileSync('README.md', 'utf8')));`],
-    { cwd: root, encoding: 'utf8' },
-  );
-  assert.equal(stdout, page, stderr);
-});
+/** Pages and the scripts that fill their figures. */
+const FILLED = [
+  ['README.md', 'readme'],
+  ['docs/choose-bits.md', 'choose-bits'],
+] as const;
+
+for (const [file, script] of FILLED)
+  test(`the figures of ${file} are those of bench/results`, () => {
+    const code = `import { filled } from './scripts/${script}.mjs'; import { readFileSync } from 'node:fs';
+      process.stdout.write(filled(readFileSync('${file}', 'utf8')));`;
+    const { stdout, stderr } = spawnSync(process.execPath, ['--input-type=module', '-e', code], {
+      cwd: root,
+      encoding: 'utf8',
+    });
+    assert.equal(stdout, readFileSync(path.join(root, file), 'utf8'), stderr);
+  });
 
 test('README.md has at most 120 lines, and the commands that there are', async () => {
   assert.ok(page.split('\n').length <= 121);

@@ -11,6 +11,8 @@ export interface Needs {
   readonly rss: number;
   readonly device?: number;
   readonly seconds?: number;
+  /** Of the multiplications alone. */
+  readonly leastSeconds?: number;
   readonly block?: { readonly index: number; readonly seconds: number };
 }
 
@@ -48,13 +50,17 @@ export function requireMemory(what: string, need: number, hint: string): void {
 }
 
 /** As a line: '2.84 MB to write (74 GB free), about 330 MB of memory'. */
-export function needsLine({ output, rss, device, seconds, block }: Needs, free: number | undefined): string {
+export function needsLine(
+  { output, rss, device, seconds, leastSeconds, block }: Needs,
+  free: number | undefined,
+): string {
   const room = free === undefined ? '' : ` (${bytes(free)} free)`;
   return [
     ...(output === undefined ? [] : [`${bytes(output)} to write${room}`]),
     `about ${bytes(Math.round(rss))} of memory`,
     ...(device ? [`up to ${bytes(Math.round(device))} of device memory`] : []),
     ...(seconds === undefined ? [] : [`about ${duration(seconds)}`]),
+    ...(leastSeconds === undefined ? [] : [`about ${duration(leastSeconds)} or more`]),
     ...(block ? [`block ${block.index} took ${duration(block.seconds)}`] : []),
   ].join(', ');
 }

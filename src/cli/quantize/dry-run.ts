@@ -1,21 +1,14 @@
 import { SourceCheckpoint } from '../../../formats/canonical/source.js';
-import { tensorBytes } from '../../../formats/safetensors/dtypes.js';
-import type { TensorSpec } from '../../../formats/safetensors/header.js';
 import type { SavedStatistics } from '../../../formats/statistics/read.js';
-import type { NativeRuntime } from '../../../native/binding.js';
 import { LpqError } from '../../core/error.js';
 import { printGranularity } from '../../core/granularity.js';
 import { counted } from '../../core/words.js';
-import { openBlocks, planSource, unusedTensors } from '../../model/graph.js';
+import { openBlocks, unusedTensors } from '../../model/graph.js';
 import { previewDecisions } from '../../pack/preview.js';
-import { memoryOf, outputBytes } from '../../quantize/estimate.js';
-import { operationsOf, rateOf } from '../../quantize/estimate-time.js';
 import { bitsPerWeight } from '../../quantize/grid.js';
 import { linearsToQuantize, plannedModules } from '../../quantize/plan.js';
 import { beyondPlan, isPlan, openOrPlan } from '../../quantize/planned-source.js';
-import type { Quantizer } from '../../quantize/quantizer.js';
 import { requireGroupSizes, schemeOf } from '../../quantize/rules.js';
-import { SourceView } from '../../quantize/source-view.js';
 import { timeBlock } from '../../quantize/trial.js';
 import { freeBytes, type Needs, needsLine } from '../options/preflight.js';
 import { type Column, columnOf, matrixRows, printMatrix, targetNames } from '../pack/target-matrix.js';
@@ -24,6 +17,7 @@ import { table } from '../terminal/table.js';
 import { calibrate } from './calibration.js';
 import { deviceFor } from './method.js';
 import { methodOf } from './methods.js';
+import { needsOf, plannedSeconds } from './needs.js';
 import type { QuantizeFlags, QuantizeOptions } from './options.js';
 import { schemesFrom } from './schemes.js';
 
@@ -142,28 +136,7 @@ function targetColumns(source: SourceCheckpoint, options: QuantizeOptions, given
   return targetNames(given).map((target) => columnOf(target, () => previewDecisions(planned, target, ranks)));
 }
 
-/** What a run will take, by formulas. */
-export async function needsOf(
-  { source: dir, settings, rules, stats }: QuantizeOptions,
-  onDevice: boolean,
-): Promise<Needs> {
-  const source = openOrPlan(dir);
-  try {
-    const output = await outputBytes(source, { ...schemesFrom(settings, rules), lmHead: settings.lmHead });
-    const { statistics, original } = await methodOf(settings).quantizer(settings);
-    const tokens = settings.samples * settings.seqLen;
-    const kind = stats === undefined ? 'activations' : 'statistics';
-    const calibration = statistics ? ({ tokens, original, kind } as const) : undefined;
-    const view = new SourceView(source);
-    const graph = openBlocks(view, settings.mtp);
-    const bytes = [...view.names()].reduce((sum, name) => sum + sizeOf(view.spec(name)), 0);
-    return { output, ...memoryOf(graph, bytes, calibration, onDevice) };
-  } finally {
-    source.close();
-  }
-}
-
-/** The same, and with --timed how long it will take, by one block that is quantized. */
+/** What a run will take; with --timed also how long, from one block that is quantized. */
 async function timedNeeds(
   options: QuantizeOptions,
   flags: QuantizeFlags,
@@ -180,8 +153,8 @@ async function timedNeeds(
   const rts = openRuntimes(run, deviceFor(options.settings, flags));
   const needs = await needsOf(options, rts[0]?.device !== 'cpu');
   const quantizer = await methodOf(options.settings).quantizer(options.settings);
-  const planned = await plannedSeconds(options, quantizer, rts[0] as NativeRuntime);
-  if (planned !== undefined) return planned > 0 ? { ...needs, seconds: planned / rts.length } : needs;
+  const planned = await plannedSeconds(options, rts);
+  if (planned !== undefined) return planned > 0 ? { ...needs, seconds: planned } : needs;
   const started = performance.now();
   const calibration = quantizer.statistics && !statistics ? await calibrate(options, run) : undefined;
   const before = (performance.now() - started) / 1000;
@@ -200,35 +173,11 @@ async function timedNeeds(
   }
 }
 
-/** Seconds of a run whose source has no weights yet: operations at the rate that the device has now. Undefined of any other. */
-async function plannedSeconds(
-  { source: dir, settings }: QuantizeOptions,
-  { statistics, original }: Quantizer,
-  rt: NativeRuntime,
-): Promise<number | undefined> {
-  const source = openOrPlan(dir);
-  try {
-    if (!isPlan(source)) return undefined;
-    const size = { tokens: settings.samples * settings.seqLen, original, kind: 'activations' } as const;
-    const { blocks, predictions } = planSource(source);
-    const plans = settings.mtp ? [...blocks, ...predictions] : blocks;
-    const operations = operationsOf(openBlocks(source, settings.mtp), plans, statistics ? size : undefined);
-    return operations / (await rateOf(rt));
-  } finally {
-    source.close();
-  }
-}
-
 /** What a plan without weights does not know. */
 function tellPlan(source: SourceCheckpoint, run: Run): void {
   const beyond = beyondPlan(source).length;
   const rest = beyond > 0 ? `; ${counted(beyond, 'tensor')} of its index beside the language model not counted` : '';
   run.report.warn(`${source.dir} holds no weights: the plan is that of its config.json${rest}`, { beyond });
-}
-
-function sizeOf({ dtype, shape }: TensorSpec): number {
-  const bytes = tensorBytes(dtype, shape);
-  return typeof bytes === 'number' ? bytes : 0;
 }
 
 function totals(modules: readonly PlannedModule[]): string {

@@ -37,13 +37,13 @@ export async function quantizeInto(
   const { clock } = noted ?? {};
   clock?.enter(quantizer.statistics && !statistics ? 'calibration text' : 'preflight');
   const calibration = quantizer.statistics && !statistics ? await calibrate(options, run) : undefined;
-  const { needsOf } = await import('./dry-run.js');
+  const { needsOfRun } = await import('./needs.js');
   const { preflight } = await import('../options/preflight.js');
   // What is read at the end is there at the beginning.
   if (typeof options.evalText === 'string')
     (await import('../../calibrate/read-text.js')).readTextFile(options.evalText);
   if (options.partial !== 'resume') {
-    const needs = await needsOf(options, rts[0]?.device !== 'cpu');
+    const needs = await needsOfRun(options, rts);
     // What is kept counts there as if it went through unquantized.
     preflight(output, options.redo ? { ...needs, output: undefined } : needs, run);
   }

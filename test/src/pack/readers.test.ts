@@ -147,9 +147,9 @@ test('what a reader makes of the artifact is told before it is written, and docs
   assert.equal(await notes('gptq', 'l.q', int), '');
   assert.equal(await notes('compressed-tensors', expert, int), '');
   assert.match(await notes('gptq', 'l.q', signed), /vLLM refuses asymmetric GPTQ[\s\S]*LMDeploy adds 1/);
-  assert.match(await notes('gptq', 'l.q', { ...int, type: 'i3' }), /4 and 8 bits of GPTQ/);
-  assert.match(await notes('awq', expert, int), /experts of a mixture/);
-  assert.match(await notes('compressed-tensors', 'l.q', { ...signed, type: 'u3' }), /4 and 8 bits with zero points/);
+  assert.match(await notes('gptq', 'l.q', { ...int, type: 'i3' }), /GPTQ in 4 and 8 bits/);
+  assert.match(await notes('awq', expert, int), /does not read experts/);
+  assert.match(await notes('compressed-tensors', 'l.q', { ...signed, type: 'u3' }), /zero points in 4 and 8 bits/);
   assert.match(await notes('compressed-tensors', expert, signed), /zero points of experts/);
   assert.match(await notes('compressed-tensors', expert, { ...int, extras: ['g_idx'] }), /ignores g_idx/);
   const nvfp4 = { type: 'f4e2m1', n: 64, k: 64, group: 16, scaleDtype: 'f8_e4m3', global: true } as const;

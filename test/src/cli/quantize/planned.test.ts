@@ -2,6 +2,10 @@ import assert from 'node:assert/strict';
 import { copyFileSync, mkdirSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
+import { createRuntime } from '../../../../native/binding.js';
+import { needsLine } from '../../../../src/cli/options/preflight.js';
+import { needsOfRun } from '../../../../src/cli/quantize/needs.js';
+import { type QuantizeOptions, quantizeOptions } from '../../../../src/cli/quantize/options.js';
 import { events, lpq, model, scratch } from '../lpq.js';
 
 interface Plan {
@@ -100,4 +104,17 @@ test('a mixture of Kimi K2: disk, memory of a block and time, from config.json a
   const moments = 384 * 4 * 7168 ** 2;
   assert.ok(plan.estimate.rss < 3.5 * block + 1.5 * moments + 40e9, `${plan.estimate.rss}`);
   assert.ok((plan.estimate.seconds ?? 0) > 60);
+});
+
+test('a long run says before it starts how long it takes, a short one does not', async (t) => {
+  const dir = path.join(scratch(t), 'k2');
+  mkdirSync(dir);
+  writeFileSync(path.join(dir, 'config.json'), JSON.stringify(K2));
+  const rt = createRuntime(1);
+  const needs = async (source: string, samples: number) =>
+    needsOfRun((await quantizeOptions(source, { output: 'OUT', bits: 4, samples } as never)) as QuantizeOptions, [rt]);
+  const long = await needs(dir, 128);
+  assert.ok((long.leastSeconds ?? 0) > 100);
+  assert.match(needsLine(long, undefined), /to write, about .* of memory, about \d+h? \S+ or more$/);
+  assert.equal((await needs(model, 16)).leastSeconds, undefined);
 });

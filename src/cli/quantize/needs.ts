@@ -1,0 +1,89 @@
+import { tensorBytes } from '../../../formats/safetensors/dtypes.js';
+import type { TensorSpec } from '../../../formats/safetensors/header.js';
+import type { NativeRuntime } from '../../../native/binding.js';
+import { openBlocks, planSource } from '../../model/graph.js';
+import { type CalibrationSize, memoryOf, outputBytes } from '../../quantize/estimate.js';
+import { operationsOf, rateOf } from '../../quantize/estimate-time.js';
+import { isPlan, openOrPlan } from '../../quantize/planned-source.js';
+import { SourceView } from '../../quantize/source-view.js';
+import type { Needs } from '../options/preflight.js';
+import { methodOf } from './methods.js';
+import type { QuantizeOptions } from './options.js';
+import { schemesFrom } from './schemes.js';
+
+/** A run of fewer operations ends before its time would matter; measuring the rate takes 2e10. */
+const WORTH_TIMING = 1e13;
+
+/** What a run will take, by formulas. */
+export async function needsOf(
+  { source: dir, settings, rules, stats }: QuantizeOptions,
+  onDevice: boolean,
+): Promise<Needs> {
+  const source = openOrPlan(dir);
+  try {
+    const output = await outputBytes(source, { ...schemesFrom(settings, rules), lmHead: settings.lmHead });
+    const calibration = await calibrationOf({ settings, stats });
+    const view = new SourceView(source);
+    const graph = openBlocks(view, settings.mtp);
+    const bytes = [...view.names()].reduce((sum, name) => sum + sizeOf(view.spec(name)), 0);
+    return { output, ...memoryOf(graph, bytes, calibration, onDevice) };
+  } finally {
+    source.close();
+  }
+}
+
+async function calibrationOf({
+  settings,
+  stats,
+}: Pick<QuantizeOptions, 'settings' | 'stats'>): Promise<CalibrationSize | undefined> {
+  const { statistics, original } = await methodOf(settings).quantizer(settings);
+  const kind = stats === undefined ? 'activations' : 'statistics';
+  return statistics ? { tokens: settings.samples * settings.seqLen, original, kind } : undefined;
+}
+
+/** Floating-point operations of a run. */
+async function operationsIn(options: QuantizeOptions): Promise<{ operations: number; plan: boolean }> {
+  const source = openOrPlan(options.source);
+  try {
+    const { mtp } = options.settings;
+    const { blocks, predictions } = planSource(source);
+    const plans = mtp ? [...blocks, ...predictions] : blocks;
+    const operations = operationsOf(openBlocks(source, mtp), plans, await calibrationOf(options));
+    return { operations, plan: isPlan(source) };
+  } finally {
+    source.close();
+  }
+}
+
+/** Seconds of operations on these devices together, at the rate that the first has now. */
+const secondsOf = async (operations: number, rts: readonly NativeRuntime[]) =>
+  operations / (await rateOf(rts[0] as NativeRuntime)) / rts.length;
+
+/** Seconds of a run whose source has no weights yet; undefined for any other. */
+export async function plannedSeconds(
+  options: QuantizeOptions,
+  rts: readonly NativeRuntime[],
+): Promise<number | undefined> {
+  const { operations, plan } = await operationsIn(options);
+  return plan ? secondsOf(operations, rts) : undefined;
+}
+
+/** Seconds that the multiplications of a long run take, and so the run at least; undefined for a short one. */
+async function leastSeconds(options: QuantizeOptions, rts: readonly NativeRuntime[]): Promise<number | undefined> {
+  if (options.redo) return undefined;
+  const { operations } = await operationsIn(options);
+  const share = operations / (options.shard?.count ?? 1);
+  return share < WORTH_TIMING ? undefined : secondsOf(share, rts);
+}
+
+/** What a run is about to take, and of a long one how long at least. */
+export async function needsOfRun(options: QuantizeOptions, rts: readonly NativeRuntime[]): Promise<Needs> {
+  const least = await leastSeconds(options, rts);
+  const needs = await needsOf(options, rts[0]?.device !== 'cpu');
+  return { ...needs, ...(least !== undefined && { leastSeconds: least }) };
+}
+
+function sizeOf({ dtype, shape }: TensorSpec): number {
+  const bytes = tensorBytes(dtype, shape);
+  return typeof bytes === 'number' ? bytes : 0;
+}
