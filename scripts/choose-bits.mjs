@@ -17,7 +17,10 @@ const ROWS = [
   ['W2 g64 sym', '--bits 2 --group-size 64'],
 ];
 
-const signed = (share) => `${share < 0 ? '−' : '+'}${Math.abs(100 * share).toFixed(1)} %`;
+const signed = (share) => {
+  const percent = Math.abs(100 * share).toFixed(1);
+  return percent === '0.0' ? 'none' : `${share < 0 ? '−' : '+'}${percent} %`;
+};
 
 /** Bits per weight with an f16 scale for each group; of a whole row of 4096. */
 function stored(row) {
