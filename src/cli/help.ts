@@ -19,19 +19,19 @@ export const EXAMPLES: Readonly<Record<string, readonly (readonly [command: stri
   ],
   quantize: [
     ['lpq quantize MODEL -o OUT --bits 4 --for vllm', 'quantize, pack and verify for an engine'],
-    ['lpq quantize MODEL -o Q --bits 4 --dry-run', 'what would be done, and what it takes'],
+    ['lpq quantize MODEL -o Q --bits 4 --dry-run', 'the plan, with disk and memory'],
     ['lpq quantize MODEL -o Q --bits 3 --calib chats.jsonl', 'calibrate on your own data'],
     ['lpq quantize MODEL -o Q --target-bpw 3.6', 'let lpq choose the bits of each module'],
     ['lpq quantize MODEL -o Q --recipe recipe.yaml', 'options and rules from a file (lpq init writes one)'],
-    ['lpq quantize MODEL -o Q --bits 4 --resume', 'go on with a stopped run'],
+    ['lpq quantize MODEL -o Q --bits 4 --resume', 'continue a stopped run'],
   ],
   pack: [
-    ['lpq pack Q --for vllm -o OUT', 'the format that an engine reads'],
-    ['lpq pack Q --target awq -o OUT', 'a format by its name'],
+    ['lpq pack Q --for vllm -o OUT', 'in the format that an engine reads'],
+    ['lpq pack Q --target awq -o OUT', 'in a format by its name'],
     ['lpq pack Q --target all -o OUT --dry-run', 'which targets take which modules'],
   ],
   verify: [
-    ['lpq verify OUT --against Q', 'compare every packed byte with what was quantized'],
+    ['lpq verify OUT --against Q', 'compare every packed byte with the quantized checkpoint'],
     ['lpq verify OUT --against Q --junit result.xml', 'the same for CI'],
   ],
   eval: [
@@ -52,10 +52,10 @@ export const EXAMPLES: Readonly<Record<string, readonly (readonly [command: stri
   ],
   inspect: [['lpq inspect MODEL', 'architecture, linears, sizes']],
   doctor: [
-    ['lpq doctor', 'what this machine has'],
-    ['lpq doctor MODEL', 'what would stop a run'],
+    ['lpq doctor', 'check this machine'],
+    ['lpq doctor MODEL', 'find what would stop a run'],
   ],
-  init: [['lpq init -o recipe.yaml', 'five questions, then a recipe']],
+  init: [['lpq init -o recipe.yaml', 'ask five questions and write a recipe']],
 };
 
 /** Puts commands under headings, and examples below options. */

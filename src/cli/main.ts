@@ -137,7 +137,7 @@ async function declareCommands(names: readonly string[], program: Command, run: 
 
 function declare(report: Reporter): Command {
   return new Command('lpq')
-    .description('Quantize large language models offline, pack the weights for a target, and prove what was packed.')
+    .description('Quantize large language models offline, pack the weights for an engine, and prove the packed bytes.')
     .version(version(), '-V, --version')
     .exitOverride()
     .configureOutput({

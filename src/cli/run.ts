@@ -30,24 +30,24 @@ export interface ComputeOptions {
 export function commonOptions(command: Command): Command {
   return command
     .optionsGroup('Output:')
-    .option('--json', 'events as NDJSON on stdout, which carries nothing else')
-    .option('--quiet', 'no progress and no log; results, warnings and errors only')
-    .option('--verbose', 'a line for every module, and the stack of an internal error');
+    .option('--json', 'print events as NDJSON on stdout, and nothing else')
+    .option('--quiet', 'print results, warnings and errors only')
+    .option('--verbose', 'print a line for every module, and the stack of an internal error');
 }
 
 /** Options of commands that compute. */
 export function computeOptions(command: Command): Command {
   return command
     .optionsGroup('Device:')
-    .option('--device <device>', 'auto, cpu, cuda, cuda:N; quantize also takes cuda:0,cuda:1 and cuda:all', 'auto')
+    .option('--device <device>', 'auto, cpu, cuda or cuda:N; for quantize also cuda:0,cuda:1 or cuda:all', 'auto')
     .option(
       '--threads <n>',
-      'threads to compute with (default: LPQ_THREADS, else every core)',
+      'number of threads (default: LPQ_THREADS, else every core)',
       integer('--threads', 1, MOST_THREADS),
     )
     .option(
       '--vram-limit <size>',
-      'most memory to take of each device, such as 24g (default: all)',
+      'most memory to use on each device, such as 24g (default: all)',
       parseBytes('--vram-limit'),
     );
 }

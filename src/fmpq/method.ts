@@ -34,7 +34,7 @@ export const fmpq: Method = {
     {
       field: 'actThreshold',
       flags: '--act-threshold <error>',
-      help: 'fmpq: instead, the relative squared error that 4 bits may add in a block',
+      help: 'fmpq: the relative squared error that 4 bits may add in a block, instead of a share',
       takes: { above: 0 },
     },
     {
@@ -46,13 +46,13 @@ export const fmpq: Method = {
     {
       field: 'actGather',
       flags: '--no-act-gather',
-      help: 'fmpq: store no permutation where none can be folded',
+      help: 'fmpq: store no permutation that cannot be folded',
       takes: 'switch',
     },
     {
       field: 'actScale',
       flags: '--act-scale <alpha>',
-      help: 'fmpq: balance between channels of activations and weights, 0 to turn it off (default: 0.5)',
+      help: 'fmpq: balance between channels of activations and weights; 0 turns it off (default: 0.5)',
       takes: { least: 0, most: 1 },
     },
     {

@@ -26,7 +26,7 @@ export const gptq: Method = {
     {
       field: 'gptaq',
       flags: '--gptaq <share>',
-      help: "share of GPTAQ's correction, 0 to turn it off (default: 0.25, 0.5 with 2:4)",
+      help: "share of GPTAQ's correction; 0 turns it off (default: 0.25, 0.5 with 2:4)",
       takes: { least: 0, most: 1 },
       otherwise: ({ sparsity }) => (sparsity === '2:4' ? SPARSE_ALPHA : GPTQ_DEFAULTS.alpha),
       withoutActivations: 0,
@@ -41,14 +41,14 @@ export const gptq: Method = {
     {
       field: 'scaleSign',
       flags: '--scale-sign <which>',
-      help: 'scales of symmetric integers: either, or positive for engines that read no negative ones (default: either)',
+      help: 'sign of the scales of symmetric integers: either, or positive for engines that do not read negative ones (default: either)',
       takes: ['either', 'positive'],
       otherwise: 'either',
     },
     {
       field: 'moeCoverage',
       flags: '--moe-coverage <share>',
-      help: 'least share of the calibration tokens that every expert is solved for, in a mixture (default: 0, those sent to it)',
+      help: 'least share of the calibration tokens that every expert sees (default: 0, only those routed to it)',
       takes: { least: 0, most: 1 },
       otherwise: 0,
       withoutActivations: 0,

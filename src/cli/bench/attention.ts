@@ -25,21 +25,21 @@ export function benchAttentionCommand(bench: Command, run: Run): Command {
   return resultOptions(
     bench
       .command('attention')
-      .description("time decode attention over packed keys and values as a share of the device's copy bandwidth")
+      .description("time decode attention over a packed KV cache, and compare it with the device's copy bandwidth")
       .option('--kv <list>', 'bits of keys and values: 2, 4, 8, k8v4', '4')
       .option(
         '--kv-granularity <list>',
-        'channel, token (without --kv-group a scale a token and head, where that is a form)',
+        'channel, token (without --kv-group one scale for each token and head, if that form exists)',
         'channel',
       )
-      .option('--kv-group <list>', '32, 64, 128 (default: as of lpq quantize)')
+      .option('--kv-group <list>', '32, 64, 128 (default: as for lpq quantize)')
       .option(
         '--contexts <list>',
-        'sequences x tokens (default: 1x128k,8x32k,32x8k; small on the CPU); tokens in whole 256s',
+        'sequences x tokens (default: 1x128k,8x32k,32x8k; small on the CPU); tokens are multiples of 256',
       )
-      .option('--heads <list>', 'query heads over kv heads (default: 32/8; 4/2 on the CPU)')
+      .option('--heads <list>', 'query heads/kv heads (default: 32/8; 4/2 on the CPU)')
       .option('--head-dim <n>', '64, 128 or 256 (default: 128; 64 on the CPU)')
-      .option('--tail <n>', 'newest tokens of a sequence that are exact', integer('--tail', 0, 65536), 64)
+      .option('--tail <n>', 'how many of the newest tokens of a sequence are exact', integer('--tail', 0, 65536), 64)
       .option('--exact', 'also time the same kernel over f16 alone'),
   ).action((flags: AttentionFlags) => attention(flags, run));
 }

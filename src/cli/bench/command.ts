@@ -9,7 +9,7 @@ import { benchRtnCommand } from './rtn.js';
 
 /** `lpq bench quantize`, `rtn`, `kernels`, `attention`, `pack` and `model`. */
 export function benchCommand(program: Command, run: Run): Command {
-  const bench = program.command('bench').description('measure lpq on synthetic checkpoints and weights of any shape');
+  const bench = program.command('bench').description('time lpq on synthetic checkpoints and weights of any shape');
   const commands = [
     benchQuantizeCommand,
     benchRtnCommand,

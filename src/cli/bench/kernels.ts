@@ -28,7 +28,7 @@ export function benchKernelsCommand(bench: Command, run: Run): Command {
   return resultOptions(
     bench
       .command('kernels')
-      .description("time products of packed weights beside cuBLAS, as a share of the device's copy bandwidth")
+      .description("time products of packed weights, and compare them with cuBLAS and the device's copy bandwidth")
       .option('--types <list>', 'types such as u4,i3,f6e3m2, or all (default: u4)')
       .option(
         '--shapes <list>',
@@ -36,20 +36,20 @@ export function benchKernelsCommand(bench: Command, run: Run): Command {
       )
       .option('--m <list>', 'tokens of a product (default: 1,16,32,64; 1,16 on the CPU)')
       .option('--group <n>', '32, 64, 128 or channel', '128')
-      .option('--dtype <type>', 'of activations and scales: f16 or bf16', 'f16')
+      .option('--dtype <type>', 'type of activations and scales: f16 or bf16', 'f16')
       .option(
         '--sustained [which]',
         'also run without a pause: largest (the largest weight of each type) or all products',
       )
-      .option('--seconds <s>', 'of a sustained run (default: 10)', number('--seconds'))
-      .option('--tune', "time every setting of the kernels, and the library's choice beside the best")
-      .option('--export <file>', 'with --tune: write the best settings there, for --import elsewhere')
-      .option('--import <file>', 'keep settings that --export wrote, and time nothing')
+      .option('--seconds <s>', 'length of a sustained run (default: 10)', number('--seconds'))
+      .option('--tune', "time every setting of the kernels, and compare the library's choice with the best")
+      .option('--export <file>', 'with --tune: write the best settings to this file, for --import elsewhere')
+      .option('--import <file>', 'use settings that --export wrote, and time nothing')
       .option(
         '--explain [device]',
         'say which kernels run and why, and time nothing (h200, h100, a100, rtx4090, rtx3090)',
       )
-      .option('--svg <file>', 'draw a roofline there'),
+      .option('--svg <file>', 'draw a roofline to this file'),
   ).action((flags: KernelFlags) => kernels(flags, run));
 }
 

@@ -24,30 +24,34 @@ export function benchModelCommand(bench: Command, run: Run): Command {
   return resultOptions(
     bench
       .command('model')
-      .description('time steps of a whole model with random weights, packed and not, and what they are spent on')
+      .description('time steps of a whole model with random weights, packed and not, and show where the time goes')
       .option(
         '--shape <name>',
         'llama-3-8b, llama-3-70b, ... or the path of a config.json (default: llama-3-8b; tiny on a CPU)',
       )
-      .option('--blocks <n>', 'blocks to measure; the others take what these do (default: all)', integer('--blocks', 1))
+      .option(
+        '--blocks <n>',
+        'number of blocks to measure; the others count like these (default: all)',
+        integer('--blocks', 1),
+      )
       .option(
         '--weights <list>',
-        'dense (16 bits), types such as u4,u3,f6e3m2, and with activations as codes too w4ax, w8a8, fp8',
+        'dense (16 bits), types such as u4,u3,f6e3m2, or with low-bit activations w4ax, w8a8, fp8',
         'dense,u4',
       )
-      .option('--group <n>', 'of types: 32, 64, 128 or channel', '128')
+      .option('--group <n>', 'group size of types: 32, 64, 128 or channel', '128')
       .option(
         '--act-int4-share <share>',
-        'of w4ax: blocks of activations that have 4 bits',
+        'for w4ax: share of the activation blocks with 4 bits',
         number('--act-int4-share'),
         0.84,
       )
       .option('--kv <list>', 'bits of keys and values: 16, 8, 4 or 2', '16')
-      .option('--m <list>', 'sequences of a decode step', '1,16')
-      .option('--context <list>', 'tokens of each of them', '1024')
+      .option('--m <list>', 'number of sequences in a decode step', '1,16')
+      .option('--context <list>', 'tokens of each sequence', '1024')
       .option(
         '--prefill <n>',
-        'tokens of a prompt, read at once: time to the first token; 0: none',
+        'tokens of a prompt, for the time to the first token; 0: none',
         integer('--prefill', 0),
         2048,
       ),

@@ -26,19 +26,23 @@ export function benchPackCommand(bench: Command, run: Run): Command {
   return computeOptions(
     bench
       .command('pack')
-      .description('time the pack engine layout by layout, or packing a whole model beside copying its output')
+      .description('time the pack engine layout by layout, or packing a whole model and copying its output')
       .option(
         '--layouts <list>',
         'tilus, marlin, turbomind, comet, gptq, compressed-tensors, with a width (tilus-4) or all of them',
       )
-      .option('--shape <KxN>', 'of the weight', '8192x8192')
-      .option('--passes <n>', 'that count; the median is kept', integer('--passes', 1, 10000), 5)
-      .option('--model <name>', 'instead pack a quantized model of a shape: tiny, llama-3-8b, ... or a config.json')
+      .option('--shape <KxN>', 'shape of the weight', '8192x8192')
+      .option('--passes <n>', 'number of timed passes; the median counts', integer('--passes', 1, 10000), 5)
+      .option('--model <name>', 'pack a quantized model of this shape instead: tiny, llama-3-8b, ... or a config.json')
       .option('--blocks <n>', 'only the first n blocks of the model', integer('--blocks', 1))
       .option('--dtype <type>', 'type of the model (default: i4)')
-      .option('--target <name>', 'as of lpq pack (default: sm90)')
-      .option('--rounds <n>', 'packings and copies, in turns; medians count (default: 3)', integer('--rounds', 1))
-      .option('--keep <dir>', 'keep the checkpoint there, and use one that is there already'),
+      .option('--target <name>', 'target, as for lpq pack (default: sm90)')
+      .option(
+        '--rounds <n>',
+        'number of packings and copies, in turns; the median counts (default: 3)',
+        integer('--rounds', 1),
+      )
+      .option('--keep <dir>', 'keep the checkpoint in this directory, and reuse one that exists'),
   ).action((flags: PackFlags) => benchPack(flags, run));
 }
 

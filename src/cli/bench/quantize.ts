@@ -30,18 +30,18 @@ interface BenchFlags extends ComputeOptions, MethodFlags {
 export function benchQuantizeCommand(bench: Command, run: Run): Command {
   const command = bench
     .command('quantize')
-    .description('make a checkpoint of a shape, quantize it as `lpq quantize` does, and say where the time went')
+    .description('make a checkpoint of a shape, quantize it like `lpq quantize`, and show where the time goes')
     .requiredOption('--shape <name>', 'tiny, llama-3-8b, llama-3-70b, qwen3-30b-a3b, ... or the path of a config.json')
-    .option('--blocks, --layers <n>', 'only the first n blocks; the whole is then estimated', integer('--layers', 1))
+    .option('--blocks, --layers <n>', 'use only the first n blocks, and estimate the whole', integer('--layers', 1))
     .option(
       '--vocab <n>',
-      'a smaller vocabulary: less disk, where only the blocks are measured',
+      'size of the vocabulary; a smaller one saves disk and does not change the blocks',
       integer('--vocab', 3),
     );
   return computeOptions(
     methodOptions(command)
-      .option('--ids <file>', 'calibration tokens: JSON, a list of ids or of lists (default: random ones)')
-      .option('--keep <dir>', 'keep the checkpoint there, and use one that is there already')
+      .option('--ids <file>', 'calibration tokens: JSON, a list of ids or of lists (default: random)')
+      .option('--keep <dir>', 'keep the checkpoint in this directory, and reuse one that exists')
       .option('-o, --output <dir>', 'keep the result'),
   ).action((flags: BenchFlags) => benchQuantize(flags, run));
 }

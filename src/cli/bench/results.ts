@@ -16,9 +16,9 @@ export interface ResultFlags extends ComputeOptions {
 export function resultOptions(command: Command): Command {
   return computeOptions(
     command
-      .option('--passes <n>', 'replays that count; the median is kept', integer('--passes', 1, 10000), 9)
-      .option('--results <file>', 'write everything there as JSON')
-      .option('--markdown <file>', 'write tables there'),
+      .option('--passes <n>', 'number of timed replays; the median counts', integer('--passes', 1, 10000), 9)
+      .option('--results <file>', 'write everything to this file as JSON')
+      .option('--markdown <file>', 'write tables to this file'),
   );
 }
 

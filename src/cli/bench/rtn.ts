@@ -25,15 +25,15 @@ export function benchRtnCommand(bench: Command, run: Run): Command {
   return computeOptions(
     bench
       .command('rtn')
-      .description('round a large checkpoint to nearest, beside a program that only reads and writes the same bytes')
+      .description('time rounding a large checkpoint, and a program that only reads and writes the same bytes')
       .option('--gb <size>', 'size of the checkpoint in GB, in blocks of Llama-3-8B (default: 8)', number('--gb'))
       .option('--shape <name>', 'a whole model instead: llama-3-8b, ... or the path of a config.json')
       .option('--bits <n>', 'an integer type of this many bits (default: 4)', number('--bits'))
       .option('--dtype <type>', 'any type, instead of --bits')
-      .option('--rounds <n>', 'runs of each, in turns; medians count', integer('--rounds', 1), 5)
+      .option('--rounds <n>', 'number of runs of each, in turns; the median counts', integer('--rounds', 1), 5)
       .option('--cold', 'drop the checkpoint from the page cache before each run')
-      .option('--seed <s>', 'of the weights', integer('--seed', 0), 0)
-      .option('--keep <dir>', 'keep the checkpoint there, and use one that is there already'),
+      .option('--seed <s>', 'seed of the weights', integer('--seed', 0), 0)
+      .option('--keep <dir>', 'keep the checkpoint in this directory, and reuse one that exists'),
   ).action((flags: RtnFlags) => benchRtn(flags, run));
 }
 

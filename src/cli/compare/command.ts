@@ -20,22 +20,22 @@ export function compareCommand(program: Command, run: Run): Command {
     activationOptions(
       program
         .command('compare')
-        .description('sizes, perplexity, KL and speed of several checkpoints side by side')
+        .description('show sizes, perplexity, KL and speed of several checkpoints side by side')
         .argument(
           '<dirs...>',
-          'checkpoints: plain, quantized or packed, or ORG/NAME[@REVISION] of the Hub; a plain one in first place is what the others are compared with',
+          'checkpoints: plain, quantized or packed, or ORG/NAME[@REVISION] on the Hub; the others are compared with a plain one in first place',
         )
         .option('--text <file>', 'a text file, or .jsonl with {"text": ...} lines (default: pages of a bundled book)')
-        .option('--ctx <n>', 'tokens of a window', integer('--ctx', 2), 512)
+        .option('--ctx <n>', 'tokens in a window', integer('--ctx', 2), 512)
         .option(
           '--windows <n>',
-          'read the first n windows only (default: all; 16 of the bundled text)',
+          'read only the first n windows (default: all; 16 of the bundled text)',
           integer('--windows', 1),
         )
         .option('--bos <kind>', BOS_OPTION, bosMode, 'auto')
-        .option('--source <dir>', 'the checkpoint that KL is measured from, where it is not the first')
-        .option('--speed', 'time generation, too (on a GPU it is always timed)')
-        .option('-o, --output <file>', 'also write a page of HTML with a plot of quality over size'),
+        .option('--source <dir>', 'the checkpoint to measure KL from, if it is not the first')
+        .option('--speed', 'also time generation (always done on a GPU)')
+        .option('-o, --output <file>', 'also write an HTML page with a plot of quality over size'),
     ),
   ).action(async (dirs: string[], flags: CompareFlags) => (await import('./run.js')).compare(dirs, flags, run));
 }

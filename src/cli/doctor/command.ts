@@ -6,12 +6,10 @@ import { colorOn, paint } from '../terminal/terminal.js';
 export function doctorCommand(program: Command, run: Run): Command {
   return program
     .command('doctor')
-    .description(
-      'what this machine has, and what each lack costs; of a directory: what is wrong with the checkpoint in it',
-    )
+    .description('check this machine and say what each missing part costs, or find what is wrong with a checkpoint')
     .argument(
       '[dir]',
-      'checkpoint: plain, quantized by any tool, or packed; a directory, or ORG/NAME[@REVISION] of the Hub',
+      'checkpoint: plain, quantized by any tool, or packed; a directory, or ORG/NAME[@REVISION] on the Hub',
     )
     .action(async (dir: string | undefined) => {
       if (dir === undefined) return doctor(run);

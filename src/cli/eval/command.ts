@@ -33,22 +33,27 @@ export function evalCommand(program: Command, run: Run): Command {
       kvOptions(
         program
           .command('eval')
-          .description('perplexity of a plain, quantized or packed checkpoint on a text, or its answers to questions')
+          .description(
+            'measure perplexity on a text, or answers to questions, of a plain, quantized or packed checkpoint',
+          )
           .argument(
             '<dir>',
-            'directory of the checkpoint, a .gguf file, or ORG/NAME[@REVISION] of the Hugging Face Hub',
+            'directory of the checkpoint, a .gguf file, or ORG/NAME[@REVISION] on the Hugging Face Hub',
           )
           .option('--text <file>', 'a text file, or .jsonl with {"text": ...} or {"messages": ...} lines')
           .option(
             '--choices <file>',
-            '.jsonl with {"context": ..., "choices": [...], "answer": 0} lines: how many are right',
+            '.jsonl with {"context": ..., "choices": [...], "answer": 0} lines: measure how many answers are right',
           )
-          .option('--last-word <file>', '.jsonl with {"text": ...} lines: how many last words the model would write')
-          .option('--ctx <n>', 'tokens of a window', integer('--ctx', 2), 512)
+          .option(
+            '--last-word <file>',
+            '.jsonl with {"text": ...} lines: measure how many last words the model would write',
+          )
+          .option('--ctx <n>', 'tokens in a window', integer('--ctx', 2), 512)
           .option('--bos <kind>', BOS_OPTION, bosMode, 'auto')
           .option(
             '--source <dir>',
-            'the checkpoint that was quantized: also its perplexity, and the KL divergence from it',
+            'the unquantized checkpoint: also measure its perplexity, and the KL divergence from it',
           )
           .option('--report', 'add the result to the report beside DIR (docs/reports.md)'),
       ),

@@ -19,7 +19,7 @@ const EXITS: Readonly<Record<number, string>> = {
 export function explainCommand(program: Command, run: Run): Command {
   return program
     .command('explain')
-    .description('what an error code means, and what to do about it')
+    .description('say what an error code means and what to do about it')
     .argument('[code]', 'such as LPQ_GROUP_SIZE, or GROUP_SIZE (default: list all)')
     .action((code: string | undefined) => explain(code, run));
 }

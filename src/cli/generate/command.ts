@@ -31,23 +31,35 @@ export function generateCommand(program: Command, run: Run): Command {
           .description('continue texts or answer conversations with a plain, quantized or packed checkpoint')
           .argument(
             '<dir>',
-            'directory of the checkpoint, a .gguf file, or ORG/NAME[@REVISION] of the Hugging Face Hub',
+            'directory of the checkpoint, a .gguf file, or ORG/NAME[@REVISION] on the Hugging Face Hub',
           )
-          .option('--prompt <text>', 'a text to go on from; several are computed at once', collect)
+          .option('--prompt <text>', 'text to continue; repeat it for several at once', collect)
           .option(
             '--prompts <file>',
-            '.jsonl with {"prompt": ...} or {"messages": ...} lines, or a text file, one prompt',
+            '.jsonl with {"prompt": ...} or {"messages": ...} lines, or a text file that is one prompt',
           )
-          .option('--chat', "prompts are questions: the model's chat template prints them")
-          .option('--system <text>', 'with --chat: what the conversation begins with')
+          .option('--chat', "treat prompts as questions in the model's chat template")
+          .option('--system <text>', 'with --chat: the system message')
           .option('--max-tokens <n>', 'tokens for each prompt (default: 128, or what fits)', integer('--max-tokens', 1))
-          .option('--stop <text>', 'ends a text, besides the end-of-text tokens; may be given again', collect)
-          .option('--ignore-eos', 'go on behind end-of-text tokens')
-          .option('--temperature <t>', 'draw tokens; 0: always the likeliest (default: 0)', number('--temperature'))
-          .option('--top-k <k>', 'draw among the k likeliest (default: all)', integer('--top-k', 0))
-          .option('--top-p <share>', 'draw among the likeliest of this share (default: 1)', number('--top-p'))
-          .option('--seed <s>', 'of what is drawn', integer('--seed', 0), 0)
-          .option('--kernels', 'multiply packed weights as their kernels do on the CPU too, not as decoded'),
+          .option(
+            '--stop <text>',
+            'string that ends a text, in addition to the end-of-text tokens; may be repeated',
+            collect,
+          )
+          .option('--ignore-eos', 'continue after end-of-text tokens')
+          .option(
+            '--temperature <t>',
+            'sampling temperature; 0 takes the likeliest token (default: 0)',
+            number('--temperature'),
+          )
+          .option('--top-k <k>', 'sample among the k likeliest tokens (default: all)', integer('--top-k', 0))
+          .option(
+            '--top-p <share>',
+            'sample among the likeliest tokens of this total probability (default: 1)',
+            number('--top-p'),
+          )
+          .option('--seed <s>', 'seed of the sampling', integer('--seed', 0), 0)
+          .option('--kernels', 'on the CPU too, multiply packed weights as their kernels do, not decoded ones'),
         true,
       ),
     ),

@@ -7,9 +7,9 @@ import { line } from '../terminal/terminal.js';
 export function inspectCommand(program: Command, run: Run): Command {
   return program
     .command('inspect')
-    .description('what a directory holds: a plain, quantized or packed checkpoint')
-    .argument('<dir>', 'directory of the checkpoint, a .gguf file, or ORG/NAME[@REVISION] of the Hugging Face Hub')
-    .option('--check', 'read every weight, and name those with NaN or infinity')
+    .description('show what a plain, quantized or packed directory holds')
+    .argument('<dir>', 'directory of the checkpoint, a .gguf file, or ORG/NAME[@REVISION] on the Hugging Face Hub')
+    .option('--check', 'read every weight and name those with NaN or infinity')
     .action((dir: string, options: { check?: boolean }) => inspect(dir, options.check === true, run));
 }
 

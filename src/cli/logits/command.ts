@@ -10,15 +10,15 @@ interface LogitsOptions extends ComputeOptions {
   readonly output: string;
 }
 
-/** `lpq logits DIR --ids FILE -o FILE`: logits of given tokens, to compare a checkpoint with another implementation. */
+/** `lpq logits DIR --ids FILE -o FILE`: compute logits of given tokens, to compare with another implementation. */
 export function logitsCommand(program: Command, run: Run): Command {
   return computeOptions(
     program
       .command('logits')
-      .description('logits of given tokens, to compare a checkpoint with another implementation')
+      .description('compute logits of given tokens, to compare with another implementation')
       .argument(
         '<dir>',
-        'directory of a plain, quantized or packed checkpoint, a .gguf file, or ORG/NAME[@REVISION] of the Hub',
+        'directory of a plain, quantized or packed checkpoint, a .gguf file, or ORG/NAME[@REVISION] on the Hub',
       )
       .requiredOption('--ids <file>', 'safetensors with input_ids, I32 or I64 [B,T]')
       .requiredOption('-o, --output <file>', 'safetensors to write: logits F32 [B,T,V]'),

@@ -9,8 +9,8 @@ import { duration } from '../terminal/units.js';
 export function mergeCommand(program: Command, run: Run): Command {
   return program
     .command('merge')
-    .description('put together what several processes made with --shard')
-    .argument('<out>', 'the -o of quantize or pack; its shards lie beside it')
+    .description('join the shards that several processes made with --shard')
+    .argument('<out>', 'the output (-o) of quantize or pack; its shards lie beside it')
     .action((output: string) => merge(output, run));
 }
 

@@ -12,7 +12,7 @@ export function activationOptions(command: Command): Command {
     .optionsGroup('Device:')
     .option(
       '--activations <type>',
-      'on CUDA: f16 or bf16 between products (default: f16 if all scales are, else bf16)',
+      'on CUDA: type of activations, f16 or bf16 (default: f16 if all scales are f16, else bf16)',
       (text: string) => oneOf('--activations', ['f16', 'bf16'], text),
     );
 }

@@ -20,8 +20,8 @@ export interface EngineFlags {
 export function engineOptions(command: Command): Command {
   return command
     .optionsGroup('Engine:')
-    .option('--for <engine>', 'the engine that is to load it: vllm, sglang, transformers, lmdeploy, llama.cpp or lpq')
-    .option('--untested', 'with --for: also an engine in which nothing of lpq was tried');
+    .option('--for <engine>', 'the engine that will load it: vllm, sglang, transformers, lmdeploy, llama.cpp or lpq')
+    .option('--untested', 'with --for: allow an engine that never ran with output of lpq');
 }
 
 /** The engine that --for names. Throws LPQ_USAGE, LPQ_ENGINE. */

@@ -31,7 +31,7 @@ export function groupSize(text: string): number | string {
 }
 
 /** What --bos says of itself. */
-export const BOS_OPTION = 'whether texts begin with the bos token: auto (as the tokenizer has it), always or never';
+export const BOS_OPTION = 'whether texts begin with the bos token: auto (as the tokenizer does it), always or never';
 
 /** --bos. */
 export const bosMode = (text: string): BosMode => oneOf('--bos', ['auto', 'always', 'never'], text);

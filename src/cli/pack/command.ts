@@ -35,24 +35,24 @@ export function packCommand(program: Command, run: Run): Command {
     engineOptions(
       program
         .command('pack')
-        .description('lay a quantized checkpoint out for a kernel or another program')
+        .description('pack a quantized checkpoint for an engine or a kernel')
         .argument(
           '<quantized>',
-          'directory that lpq quantize wrote, or one of GPTQ, AWQ, compressed-tensors, FP8 or MXFP4 weights, or ORG/NAME[@REVISION] of the Hugging Face Hub',
+          'directory that lpq quantize wrote, or one with GPTQ, AWQ, compressed-tensors, FP8 or MXFP4 weights, or ORG/NAME[@REVISION] on the Hugging Face Hub',
         )
         .option('--target <name>', TARGETS)
         .requiredOption('-o, --output <dir>', 'directory to make'),
     )
       .optionsGroup('Run:')
-      .option('--tp <ranks>', 'tensors for each of so many ranks of tensor parallelism')
+      .option('--tp <ranks>', 'split the tensors for this number of tensor-parallel ranks')
       .option(
         '--source <dir>',
-        'the checkpoint that was quantized, a directory or a name: gguf-q2_k to gguf-q8_0 then search from its weights',
+        'the unquantized checkpoint, a directory or a name: gguf-q2_k to gguf-q8_0 then search from its weights',
       )
-      .option('--shard <i/n>', 'only part i (from 0) of n, for lpq merge', parseShard)
+      .option('--shard <i/n>', 'make only part i (from 0) of n, for lpq merge', parseShard)
       .option(
         '--dry-run',
-        'only say what would be done with each module, why, and what it takes; --target may be a list, or all',
+        'only show the plan: each module with the reason, disk, memory; --target may then be a list, or all',
       ),
   ).action((dir: string, flags: PackFlags) => pack(dir, flags, run));
 }

@@ -23,10 +23,10 @@ export function pushCommand(program: Command, run: Run): Command {
     .command('push')
     .description('upload a quantized or packed directory to the Hugging Face Hub, as one commit')
     .argument('<dir>', 'directory that lpq quantize or lpq pack wrote')
-    .argument('<name>', 'ORG/NAME[@BRANCH] of the Hub; a repository that is not there is made')
-    .option('--yes', 'really upload; without it the command only says what it would do')
-    .option('--private', 'make the repository private, where it is made')
-    .option('--replace', 'remove weights of the repository that DIR does not have')
+    .argument('<name>', 'ORG/NAME[@BRANCH] on the Hub; lpq creates a missing repository')
+    .option('--yes', 'really upload; without it, only list what would be uploaded')
+    .option('--private', 'create the repository as private')
+    .option('--replace', 'remove weights from the repository that DIR does not have')
     .option('--message <text>', 'title of the commit')
     .action((dir: string, name: string, flags: PushFlags) => push(dir, name, flags, run));
 }

@@ -31,12 +31,12 @@ function calibrationOptions(command: Command): Command {
   return declare(
     command.option(
       '--calib <file[:weight]>',
-      'calibration text: .txt, or .jsonl with {"text": ...} or {"messages": ...}; several with weights (default: bundled books)',
+      'calibration text: .txt, or .jsonl with {"text": ...} or {"messages": ...}; repeat it to mix texts by weight (default: bundled books)',
       (given: string, before: readonly string[] = []) => [...before, given],
     ),
     TEXT_FIELDS,
   )
-    .option('--save-stats <dir>', "save what calibration finds in the unquantized model, for other runs' --stats")
+    .option('--save-stats <dir>', 'save the calibration statistics of the unquantized model, for --stats of other runs')
     .option('--stats <dir>', 'quantize with saved statistics: no calibration text, no forward pass');
 }
 
@@ -45,50 +45,48 @@ export function quantizeCommand(program: Command, run: Run): Command {
   const command = program
     .command('quantize')
     .description('quantize a Hugging Face checkpoint (safetensors) to any type of 1 to 8 bits')
-    .argument('<model>', 'directory of the checkpoint, a .gguf file, or ORG/NAME[@REVISION] of the Hugging Face Hub')
-    .option('-o, --output <dir>', 'directory to make (may be left out with --save-stats)');
-  command.option(
-    '--recipe <file>',
-    'YAML or JSON with defaults for these options and rules for modules (docs/recipes.md)',
-  );
+    .argument('<model>', 'directory of the checkpoint, a .gguf file, or ORG/NAME[@REVISION] on the Hugging Face Hub')
+    .option('-o, --output <dir>', 'directory to make (optional with --save-stats)');
+  command.option('--recipe <file>', 'YAML or JSON file with these options and rules for modules (docs/recipes.md)');
   declare(calibrationOptions(methodOptions(command)).optionsGroup('Weights:'), [PREDICTION_FIELD])
     .optionsGroup('Choose the bits:')
     .option(
       '--target-size <size>',
-      'choose bits of 2 to 8 for each module so that the output takes at most this, such as 5g',
+      'choose 2 to 8 bits for each module so that the output takes at most this size, such as 5g',
       parseBytes('--target-size'),
     )
     .option(
       '--target-bpw <bits>',
-      'the same for the mean bits of a quantized weight, such as 3.6',
+      'choose them for this mean number of bits per quantized weight, such as 3.6',
       number('--target-bpw'),
     );
   engineOptions(command)
-    .option('--keep-quantized <dir>', 'with --for: keep the quantized checkpoint, too')
+    .option('--keep-quantized <dir>', 'with --for: also keep the quantized checkpoint')
     .option('--pack <target>', 'also pack the result, into OUT-TARGET');
   return computeOptions(
     kvOptions(command)
       .optionsGroup('Run:')
-      .option('--lora <dir>', 'merge a LoRA of PEFT first: a directory, or ORG/NAME of the Hub')
-      .option('--requantize', 'take a model that GPTQ, AWQ or another tool quantized, whose wider weights are lost')
-      .option('--shard <i/n>', 'only part i (from 0) of n, for lpq merge; with --method rtn or --stats', parseShard)
-      .option('--redo <regex>', 'quantize only the modules whose path matches, and take the rest over from --from')
-      .option('--from <dir>', 'with --redo: the quantized checkpoint whose other modules are kept')
-      .option('--resume', 'go on where a stopped run of the same command left off (from the start, if there was none)')
-      .option('--restart', 'discard what a stopped run left of this output')
-      .option('--print-recipe', 'only print the recipe that repeats this run')
+      .option('--lora <dir>', 'first merge a LoRA of PEFT: a directory, or ORG/NAME on the Hub')
+      .option('--requantize', 'accept a model that GPTQ, AWQ or another tool quantized, if its wider weights are lost')
+      .option(
+        '--shard <i/n>',
+        'make make only part i (from 0) of n, for lpq merge; with --method rtn or --stats',
+        parseShard,
+      )
+      .option('--redo <regex>', 'quantize only the modules whose path matches, and copy the rest from --from')
+      .option('--from <dir>', 'with --redo: the quantized checkpoint to copy the other modules from')
+      .option('--resume', 'continue a stopped run of the same command (from the start, if there was none)')
+      .option('--restart', 'discard the partial output of a stopped run')
+      .option('--print-recipe', 'print the recipe that repeats this run, and do nothing else')
       .option(
         '--eval <file>',
-        'text to measure perplexity and KL on, before and after (default: some pages of a bundled book, where that takes little of the run)',
+        'text to measure perplexity and KL on, before and after (default: some pages of a bundled book, if that takes a small part of the run)',
       )
-      .option('--no-eval', 'measure neither')
-      .option('--no-report', 'write no OUT.report.json and OUT.report.html')
-      .option(
-        '--dry-run',
-        'only list what would be done with each module and what it takes; --pack may be a list, or all',
-      )
-      .option('--tp <ranks>', 'with --dry-run --pack: for so many ranks of tensor parallelism', integer('--tp', 1))
-      .option('--timed', 'with --dry-run: quantize one block, and tell how long all will take'),
+      .option('--no-eval', 'do not measure perplexity and KL')
+      .option('--no-report', 'do not write OUT.report.json and OUT.report.html')
+      .option('--dry-run', 'only show the plan: each module, disk, memory; --pack may then be a list, or all')
+      .option('--tp <ranks>', 'with --dry-run --pack: number of tensor-parallel ranks', integer('--tp', 1))
+      .option('--timed', 'with --dry-run: quantize one block and estimate the time of all'),
   ).action((model: string, flags: QuantizeFlags) => quantize(model, flags, run));
 }
 

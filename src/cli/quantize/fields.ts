@@ -21,7 +21,7 @@ export const SCHEME_FIELDS: readonly MethodOption[] = [
   {
     field: 'groupSize',
     flags: '--group-size <g>',
-    help: "weights that share a scale, or 'channel' (default: the largest of 128, 64, 32 that divides every module; channel for f8e4m3)",
+    help: "how many weights share a scale, or 'channel' (default: the largest of 128, 64, 32 that divides every module; channel for f8e4m3)",
     takes: 'text',
     says: "a positive integer, or 'channel'",
   },
@@ -36,7 +36,7 @@ export const SCHEME_FIELDS: readonly MethodOption[] = [
   {
     field: 'sparsity',
     flags: '--sparsity <pattern>',
-    help: '2:4: of every four weights along K two become 0 (default: none)',
+    help: '2:4: set two of every four weights along K to 0 (default: none)',
     takes: ['none', '2:4'],
   },
 ];
@@ -64,14 +64,14 @@ export const CALIBRATION_FIELDS: readonly MethodOption[] = [
   {
     field: 'seqLen',
     flags: '--seq-len <n>',
-    help: 'tokens of a sequence (default: 512)',
+    help: 'tokens in a sequence (default: 512)',
     takes: { least: 2, integer: true },
     otherwise: 512,
   },
   {
     field: 'seed',
     flags: '--seed <s>',
-    help: 'of everything that is drawn at random (default: 0)',
+    help: 'seed of all random choices (default: 0)',
     takes: { least: 0, integer: true },
     otherwise: 0,
   },
@@ -82,7 +82,7 @@ export const TEXT_FIELDS: readonly MethodOption[] = [
   {
     field: 'calibJoin',
     flags: '--calib-join',
-    help: 'join the documents of a .jsonl and cut windows',
+    help: 'join the documents of a .jsonl and cut them into windows',
     takes: 'switch',
     otherwise: false,
   },
@@ -98,7 +98,7 @@ export const TEXT_FIELDS: readonly MethodOption[] = [
 export const PREDICTION_FIELD: MethodOption = {
   field: 'mtp',
   flags: '--mtp',
-  help: 'quantize layers of multi-token prediction too',
+  help: 'quantize multi-token prediction layers too',
   takes: 'switch',
 };
 
@@ -115,7 +115,7 @@ export const KV_FIELDS: readonly MethodOption[] = [
   {
     field: 'kv',
     flags: '--kv <bits>',
-    help: 'pack the cache of keys and values: 2, 4, 8, or k8v4 (default: f16)',
+    help: 'bits of the KV cache: 2, 4, 8, or k8v4 (default: f16)',
     takes: ['2', '4', '8', 'k8v4'],
   },
   {
@@ -127,14 +127,14 @@ export const KV_FIELDS: readonly MethodOption[] = [
   {
     field: 'kvGroup',
     flags: '--kv-group <g>',
-    help: '32, 64 or 128 tokens or dims that share a scale (default: 128; 32 for 2 bits)',
+    help: 'how many tokens or dims share a scale: 32, 64 or 128 (default: 128; 32 for 2 bits)',
     takes: { least: 1, integer: true },
     says: '32, 64 or 128',
   },
   {
     field: 'kvResidual',
     flags: '--kv-residual <n>',
-    help: 'newest tokens up to which stay exact; 0: none (default: one block of the layout)',
+    help: 'how many of the newest tokens stay exact, at most; 0: none (default: one block of the layout)',
     takes: { least: 0, most: MOST_RESIDUAL, integer: true },
     says: `0 or a number of tokens, at most ${MOST_RESIDUAL}`,
   },

@@ -52,7 +52,7 @@ export function methodOptions(command: Command): Command {
 
 /** Options about the cache of keys and values; `exact`: of a command that may also keep them as f16. */
 export function kvOptions(command: Command, exact = false): Command {
-  const help = 'keep keys and values in 2, 4, 8 (packed) or 16 bits, or k8v4 (default: as lpq.json says, else exactly)';
+  const help = 'bits of the KV cache: 2, 4, 8 (packed), 16, or k8v4 (default: from lpq.json, else exact)';
   return declare(
     command.optionsGroup('Keys and values:'),
     KV_FIELDS.map((each) => (exact && each.field === 'kv' ? { ...each, help } : each)),

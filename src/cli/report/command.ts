@@ -12,10 +12,13 @@ import { line } from '../terminal/terminal.js';
 export function reportCommand(program: Command, run: Run): Command {
   return program
     .command('report')
-    .description('show what a quantization did, or compare two')
+    .description('show what a run did, or compare two runs')
     .argument('<run>', 'directory that lpq quantize wrote, or its .report.json')
-    .argument('[other]', 'another, to compare with')
-    .option('-o, --output <file>', 'HTML to write (default: RUN.report.html; a comparison is printed only)')
+    .argument('[other]', 'another run to compare with')
+    .option(
+      '-o, --output <file>',
+      'HTML page to write (default: RUN.report.html; without it a comparison is only printed)',
+    )
     .action((a: string, b: string | undefined, options: { output?: string }) => report(a, b, options, run));
 }
 

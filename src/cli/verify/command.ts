@@ -27,25 +27,22 @@ export function verifyCommand(program: Command, run: Run): Command {
   return computeOptions(
     program
       .command('verify')
-      .description('prove that a packed directory holds what was quantized')
+      .description('prove that a packed directory holds the quantized weights')
       .argument(
         '<artifact>',
-        'directory that lpq pack wrote, or ORG/NAME[@REVISION] of the Hugging Face Hub; of a checkpoint of another tool, FP8 or MXFP4 say, its structure and every weight are checked',
+        'directory that lpq pack wrote, or ORG/NAME[@REVISION] on the Hugging Face Hub; a checkpoint of another tool is checked for its structure and every weight',
       )
       .option(
         '--against <dir>',
-        'quantized checkpoint that it was packed from, of lpq or of another tool, a directory or a name: compares every byte with it',
+        'the quantized checkpoint it was packed from, by lpq or another tool, a directory or a name: compare every byte with it',
       )
       .option('--seed <s>', "seed of the emulator's activations", integer('--seed', 0), 0)
-      .option('--end-to-end', 'also compare what the whole model computes and writes; needs --against')
+      .option('--end-to-end', 'also compare the logits and the text of the whole model; needs --against')
       .option(
         '--source <dir>',
-        'the checkpoint that was quantized: of GGUF from --source, its blocks are compared with it; with --end-to-end, for perplexity and divergence',
+        'the unquantized checkpoint: for GGUF packed with --source, compare its blocks with it; with --end-to-end, for perplexity and divergence',
       )
-      .option(
-        '--text <file>',
-        'with --end-to-end: what is read (default: the first pages of a book that lpq brings along)',
-      )
+      .option('--text <file>', 'with --end-to-end: the text to read (default: the first pages of a bundled book)')
       .option('--junit <file>', 'also write the result as JUnit XML, for CI'),
   ).action((dir: string, options: VerifyFlags) => verify(dir, options, run));
 }
