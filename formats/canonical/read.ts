@@ -140,7 +140,7 @@ export class CanonicalCheckpoint {
   }
 
   private damaged(name: string, got: string, expected: string): never {
-    return bad(`${this.dir}: the bytes of tensor '${name}' are not those that were written`, {
+    return bad(`${this.dir}: the bytes of tensor '${name}' have changed since they were written`, {
       got,
       expected,
       hint: 'The checkpoint was damaged after it was written: quantize again, and look at the disk.',

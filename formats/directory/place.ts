@@ -28,7 +28,7 @@ export function refuseExisting(target: string): void {
     });
   if (existsSync(target) || isLink(target))
     throw new LpqError('LPQ_OUTPUT_EXISTS', `the output ${target} exists already`, {
-      hint: 'Choose another path or remove it first; lpq never overwrites.',
+      hint: 'Choose another path, or remove it first; lpq never overwrites.',
     });
   const place = nearest(path.dirname(absolute));
   if (!statSync(place).isDirectory())

@@ -55,13 +55,13 @@ export function ggufTokenizer(
   if (!existsSync(file))
     return {
       metadata: new Map([['tokenizer.ggml.model', text('none')]]),
-      notes: ['There is no tokenizer.json, so the file holds no tokenizer: programs that use it must bring token ids.'],
+      notes: ['There is not a tokenizer.json, so the file holds no tokenizer: programs that use it must bring token ids.'],
     };
   const json = readJson(file) as TokenizerJson;
   const settings = (readJson(path.join(dir, 'tokenizer_config.json')) ?? {}) as Record<string, unknown>;
   const { model = {}, added_tokens: added = [] } = json;
   const refuse = (what: string, got: unknown): never => {
-    throw new LpqError('LPQ_TARGET', `${file} is no tokenizer that lpq can write to GGUF: ${what}`, {
+    throw new LpqError('LPQ_TARGET', `${file} is not a tokenizer that lpq can write to GGUF: ${what}`, {
       got: String(got),
       expected: 'BPE of bytes (GPT-2, Llama 3, Qwen) or BPE with byte fallback (Llama 2, Mistral)',
     });

@@ -85,7 +85,7 @@ export class SafetensorsWriter {
     for (const file of partial ? [] : names)
       if (existsSync(path.join(dir, file)))
         throw new LpqError('LPQ_OUTPUT_EXISTS', `the output ${path.join(dir, file)} exists already`, {
-          hint: 'Choose another path or remove it first; lpq never overwrites.',
+          hint: 'Choose another path, or remove it first; lpq never overwrites.',
         });
     const openFile = options.openFile ?? ((name) => open(name, partial && existsSync(name) ? 'r+' : 'wx+'));
     const opened: { shard: PlannedShard; temporary: string; file: ShardFile }[] = [];

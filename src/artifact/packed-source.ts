@@ -92,7 +92,7 @@ export class PackedSource extends ArtifactShapes implements WeightSource {
     for (const { name: tensor, dtypes, shape } of tensors) {
       const spec = this.weights.spec(tensor);
       if (dtypes.includes(spec.dtype) && `${spec.shape}` === `${shape}`) continue;
-      const message = `${this.dir}: tensor '${tensor}' has another dtype or shape than its layout`;
+      const message = `${this.dir}: tensor '${tensor}' does not have the dtype or shape of its layout`;
       const expected = `${dtypes.join(' or ')} [${shape}]`;
       throw new LpqError('LPQ_ARTIFACT', message, { got: `${spec.dtype} [${spec.shape}]`, expected });
     }

@@ -43,10 +43,10 @@ export function findChatTemplate(dir: string): TemplateFiles {
       .digest('hex');
     return { place: file, templates, specialTokens, sha256 };
   }
-  throw new LpqError('LPQ_CONFIG', `${dir} has no chat template, without which conversations cannot be made text`, {
-    got: PLACES.filter((name) => existsSync(path.join(dir, name))).join(', ') || 'no file that could hold one',
+  throw new LpqError('LPQ_CONFIG', `${dir} has no chat template, which conversations need`, {
+    got: PLACES.filter((name) => existsSync(path.join(dir, name))).join(', ') || 'no file with a template',
     expected: `chat_template.jinja, or chat_template in ${TOKENIZER_CONFIG}`,
-    hint: 'Copy it from the instruct model, or give {"text": "..."} lines that hold the conversations as the model sees them.',
+    hint: 'Copy it from the instruct model, or give {"text": "..."} lines with the conversations as the model sees them.',
   });
 }
 

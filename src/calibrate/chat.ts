@@ -57,8 +57,8 @@ export class ChatTemplate {
 }
 
 function beyond(what: string, { of, got }: Excess): LpqError {
-  return new LpqError('LPQ_BUDGET', `${what} within the ${of} that it is given`, {
+  return new LpqError('LPQ_BUDGET', `${what} within its limit of ${of}`, {
     got,
-    hint: 'Take the template from the model as it was published; this one may be made to hang programs.',
+    hint: 'Use the published template; this one may be an attempt to hang programs.',
   });
 }

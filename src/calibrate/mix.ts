@@ -39,7 +39,7 @@ export async function loadMix(
   options: CalibrationOptions,
 ): Promise<Calibration> {
   const [first] = files;
-  if (!first) throw new LpqError('LPQ_INTERNAL', 'a calibration was asked for without a file');
+  if (!first) throw new LpqError('LPQ_INTERNAL', 'calibration needs a file');
   if (files.length === 1) return loadCalibration(first.file, encode, options);
   const { samples, length, seed } = options;
   const shares = sharesOf(files, samples);

@@ -33,9 +33,9 @@ export function openPrefix(dir: string, mode: BosMode): Prefix {
   if (bos) return bos;
   // As transformers and llama.cpp do where a tokenizer wants a token that it does not have.
   if (mode === 'auto') return NO_PREFIX;
-  throw new LpqError('LPQ_CONFIG', `${dir} names no bos token, which --bos always puts before every text`, {
+  throw new LpqError('LPQ_CONFIG', `${dir} names no bos token, and --bos always needs one`, {
     expected: 'bos_token in tokenizer_config.json, or bos_token_id in config.json',
-    hint: 'Use --bos auto: the model was made without one.',
+    hint: 'Use --bos auto: this model has none.',
   });
 }
 

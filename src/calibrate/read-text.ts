@@ -59,7 +59,7 @@ function linesOf(text: string, file: string): TextFile['content'] {
     else if (messages !== undefined) conversations.push(conversationOf(record as object, file, i, line));
     else throw bad(file, i, 'has no string under "text" and no list under "messages"', line);
     if (documents.length > 0 && conversations.length > 0)
-      throw bad(file, i, 'is of another kind than the lines before it', line, undefined, 'one kind of lines in a file');
+      throw bad(file, i, 'differs in kind from the lines before it', line, undefined, 'one kind of line in a file');
   });
   return conversations.length > 0 ? { kind: 'conversations', conversations } : { kind: 'documents', documents };
 }
@@ -67,12 +67,12 @@ function linesOf(text: string, file: string): TextFile['content'] {
 function conversationOf(record: object, file: string, line: number, text: string): Conversation {
   const { messages, tools, documents, chat_template_kwargs: variables } = record as Record<string, unknown>;
   const turns = Array.isArray(messages) && messages.length > 0 && messages.every(isMessage) ? messages : undefined;
-  if (!turns) throw bad(file, line, 'has "messages" that are no conversation', text);
+  if (!turns) throw bad(file, line, 'has "messages" that are not a conversation', text);
   for (const [name, value] of Object.entries({ tools, documents }))
     if (value !== undefined && value !== null && !Array.isArray(value))
-      throw bad(file, line, `has "${name}" that are no list`, text, undefined, `"${name}": [...]`);
+      throw bad(file, line, `has "${name}" that is not a list`, text, undefined, `"${name}": [...]`);
   if (variables !== undefined && variables !== null && (typeof variables !== 'object' || Array.isArray(variables)))
-    throw bad(file, line, 'has "chat_template_kwargs" that are no object', text, undefined, '{"NAME": VALUE}');
+    throw bad(file, line, 'has "chat_template_kwargs" that is not an object', text, undefined, '{"NAME": VALUE}');
   return {
     line: line + 1,
     messages: turns,

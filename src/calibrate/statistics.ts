@@ -157,7 +157,7 @@ async function notFinite(
   const names = broken.linears.map((linear) => linear.name).join(', ');
   return new LpqError('LPQ_MODULE_NUMERICS', `the input of ${names} holds NaN or infinity`, {
     cause,
-    hint: 'Look for NaN in the weights of this block and the one before, or leave these modules out.',
+    hint: 'Look for NaN in the weights of this block and the previous one, or skip these modules.',
   });
 }
 

@@ -74,7 +74,7 @@ export async function loadCalibration(file: string, encode: Encode, options: Cal
       ? await chooseWindows(source, encode, options, random, chat)
       : await chooseDocuments(source, encode, options, random, chat);
   if (sequences.length === 0)
-    throw new LpqError('LPQ_CALIBRATION_TEXT', `${file} holds no document with a token in it`, {
+    throw new LpqError('LPQ_CALIBRATION_TEXT', `${file} holds no document with a token`, {
       got: `${available} documents`,
     });
   const tokens = sequences.reduce((sum, sequence) => sum + sequence.length, 0);
@@ -152,7 +152,7 @@ async function templateOf({ file }: TextFile, chat: CalibrationOptions['chat']):
   if (chat) return chat();
   throw new LpqError(
     'LPQ_CALIBRATION_TEXT',
-    `${file} holds conversations, and there is no model whose template prints them`,
+    `${file} holds conversations, but no model with a chat template`,
     {
       expected: '{"text": "..."} lines, or plain text',
     },
@@ -211,7 +211,7 @@ export function requireRoom(length: number, prefix: Int32Array, least = 1): void
   if (length - prefix.length >= least) return;
   throw new LpqError(
     'LPQ_USAGE',
-    `${length} tokens leave no room for a text behind the ${prefix.length} that stand before it`,
+    `${length} tokens leave no room for text after the ${prefix.length} tokens that begin a window`,
     { got: length, expected: `at least ${prefix.length + least}`, hint: 'Use longer windows, or --bos never.' },
   );
 }

@@ -82,12 +82,12 @@ function beyond(file: string, what: string, { of, got }: Excess, patterns: reado
   const limit = of === 'time' ? 'within the time' : 'within the memory';
   const [first] = patterns;
   const rest = patterns.length > 1 ? `, or of ${patterns.length - 1} more` : '';
-  return new LpqError('LPQ_BUDGET', `${file} cannot ${what} ${limit} that it is given`, {
+  return new LpqError('LPQ_BUDGET', `${file} cannot ${what} ${limit}`, {
     got,
     ...(first !== undefined && {
       expected: `an end, whatever the text: look at the pattern ${shortened(first)}${rest}`,
     }),
-    hint: 'Take tokenizer.json from the model as it was published; this one may be made to hang programs.',
+    hint: 'Use the published tokenizer.json; this one may be an attempt to hang programs.',
   });
 }
 

@@ -92,7 +92,7 @@ export class Patterns {
     } catch (cause) {
       this.failure ??= new LpqError(
         'LPQ_CONFIG',
-        `${this.place} holds what is no regular expression that lpq can read`,
+        `${this.place} holds a regular expression that lpq cannot read`,
         {
           got: pattern,
           hint: "Write it in the syntax of Python's re, with flags at its beginning only.",
@@ -108,7 +108,7 @@ export class Patterns {
       `${this.place} holds a regular expression that takes too long on '${name}'`,
       {
         got: this.sources[tried],
-        hint: 'Correct the rule, or take the file from the model as it was published; this one may be made to hang programs.',
+        hint: 'Correct the rule, or use the published file; this one may be an attempt to hang programs.',
         cause,
       },
     );

@@ -31,7 +31,7 @@ const TYPES: ReadonlyMap<string, QuantType> = new Map(
   [...integers(), ...floats()].map((type) => [type.name, Object.freeze(type)]),
 );
 
-const FLOAT16 = 'Weights of 16 bits are those of the source; a recipe rule with skip leaves modules in them.';
+const FLOAT16 = '16-bit weights are those of the source; a recipe rule with skip leaves modules unquantized.';
 const GGUF =
   'This is a type of GGUF: quantize with --bits 4, then lpq pack --target gguf-q4_k (or another gguf target).';
 const NF4 =

@@ -40,7 +40,7 @@ export function engineNamed(name: string, untried: boolean): Engine {
       hint: 'Serve with another engine, such as --for vllm.',
     });
   if (engine.evidence === 'untried' && !untried)
-    throw new LpqError('LPQ_ENGINE', `nothing that lpq writes was tried in ${engine.title} ${engine.versions}`, {
+    throw new LpqError('LPQ_ENGINE', `no output of lpq has run in ${engine.title} ${engine.versions}`, {
       got: `--for ${name}`,
       hint: 'Add --untested, and compare what it answers with lpq generate.',
     });

@@ -26,7 +26,7 @@ export interface Divergence {
   readonly referencePpl: Estimate;
   /** What the model's negative log-likelihood is larger by, of the same tokens. */
   readonly excess: Estimate;
-  /** KL(reference || model) in nats a token. */
+  /** KL(reference || model) in nats per token. */
   readonly kl: Estimate;
   /** How often both think the same token the likeliest. */
   readonly sameTop: Estimate;
@@ -61,7 +61,7 @@ export async function textDivergence(
   const { ctx, onProgress, runtime = rt } = options;
   const graphs = [openModel(reference), openModel(model)] as const;
   if (graphs[0].vocab !== graphs[1].vocab)
-    throw new LpqError('LPQ_USAGE', `${reference.dir} and ${model.dir} have other vocabularies`, {
+    throw new LpqError('LPQ_USAGE', `${reference.dir} and ${model.dir} have different vocabularies`, {
       got: graphs[0].vocab,
       expected: graphs[1].vocab,
       hint: 'Give the checkpoint that was quantized.',

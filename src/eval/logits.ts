@@ -75,7 +75,7 @@ export function readIds(file: string): TokenGrid {
         expected: '[B, T] or [T], neither of them 0',
       });
     if (dtype !== 'I32' && dtype !== 'I64')
-      throw new LpqError('LPQ_DTYPE', `'input_ids' of ${file} are no integers that lpq reads`, {
+      throw new LpqError('LPQ_DTYPE', `'input_ids' of ${file} are not integers that lpq reads`, {
         got: dtype,
         expected: 'I32 or I64',
       });

@@ -75,13 +75,13 @@ function readLines<T>(
       if (text.trim() === '') return [];
       const item = parse(objectOf(text), i + 1);
       if (item !== undefined) return [item];
-      throw new LpqError('LPQ_CALIBRATION_TEXT', `line ${i + 1} of ${file} is not what is asked about`, {
+      throw new LpqError('LPQ_CALIBRATION_TEXT', `line ${i + 1} of ${file} has not the form of a question`, {
         got: text.length > 60 ? `${text.slice(0, 60)}...` : text,
         expected,
       });
     });
   if (items.length === 0)
-    throw new LpqError('LPQ_CALIBRATION_TEXT', `${file} holds no line to be asked about`, { expected });
+    throw new LpqError('LPQ_CALIBRATION_TEXT', `${file} holds no question`, { expected });
   return { name: path.basename(file), sha256: createHash('sha256').update(bytes).digest('hex'), items };
 }
 

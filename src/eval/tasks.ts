@@ -138,12 +138,12 @@ async function continuationOf(
   );
   const known = Math.min(before.length, ids.length - 1);
   if (known < 1)
-    throw new LpqError('LPQ_CALIBRATION_TEXT', `${place} begins with what is asked about`, {
+    throw new LpqError('LPQ_CALIBRATION_TEXT', `${place} has no context before the answer`, {
       got: JSON.stringify(given),
       expected: 'a context of at least one token',
     });
   if (ids.length <= most) return { ids, asked: ids.length - known };
-  throw new LpqError('LPQ_CONTEXT', `${place} is longer than the model takes`, {
+  throw new LpqError('LPQ_CONTEXT', `${place} is longer than the model allows`, {
     got: `${ids.length} tokens`,
     expected: `at most ${most}`,
     hint: 'Leave the line out.',

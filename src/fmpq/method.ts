@@ -80,7 +80,7 @@ export const fmpq: Method = {
       });
     if (actInt4Share !== undefined && actThreshold !== undefined)
       throw new LpqError('LPQ_USAGE', '--act-int4-share and --act-threshold exclude each other', {
-        hint: 'A share says how many blocks have 4 bits, a threshold which; give one of them.',
+        hint: 'A share sets how many blocks have 4 bits, a threshold sets which; give one of them.',
       });
   },
 
@@ -140,7 +140,7 @@ async function prepare({ rt, source, request, settings, calibration, quantizer, 
   events.event(
     'activations',
     { share, error, folded, gathered, sites },
-    `activations: ${percent(share.macs)} of the multiplications and ${percent(share.blocks)} of the blocks with 4 bits, the others with 8; ${folded} permutations folded, ${gathered} stored; relative error ${short(error.chosen)} (all 4 bits ${short(error.all4)}, all 8 bits ${short(error.all8)})`,
+    `activations: ${percent(share.macs)} of the multiplications and ${percent(share.blocks)} of the blocks have 4 bits, the others 8; ${folded} permutations folded, ${gathered} stored; relative error ${short(error.chosen)} (all 4 bits ${short(error.all4)}, all 8 bits ${short(error.all8)})`,
   );
   for (const { site, reason } of sites)
     if (reason !== undefined) events.warn(`${site} keeps its order of channels: ${reason}`, { site, reason });

@@ -129,7 +129,7 @@ async function look(
     const names = stage.feeds.flatMap(({ linears }) => linears.map(({ name }) => name)).join(', ');
     throw new LpqError('LPQ_MODULE_NUMERICS', `the input of one of ${names} holds NaN or infinity`, {
       cause,
-      hint: 'Look for NaN in the weights of this block and the one before, or leave these modules out.',
+      hint: 'Look for NaN in the weights of this block and the previous one, or skip these modules.',
     });
   } finally {
     for (const x of captured.values()) x.dispose();

@@ -194,7 +194,7 @@ function readingsOf(
 
 /** Why an order of the site's channels would change no block. */
 function unsuited({ size }: FoldSite, readings: readonly Reading[]): string | undefined {
-  if (readings.length === 0) return 'nothing that is quantized reads it';
+  if (readings.length === 0) return 'no quantized module reads it';
   if (size < 2 * BLOCK) return `its ${size} channels lie in one block`;
   if (size % BLOCK !== 0 || readings.some(({ start }) => start % BLOCK !== 0))
     return `its ${size} channels do not begin and end with blocks`;
@@ -255,7 +255,7 @@ function assemble(
 /** Throws LPQ_USAGE, LPQ_GROUP_SIZE unless the module's weights can be multiplied block by block in integers. */
 export function checkModule(name: string, scheme: QuantScheme, k: number): void {
   const { type, granularity, symmetric, globalScale, sparsity } = scheme;
-  const hint = 'Leave this module out with a rule of a recipe, or use --method gptq.';
+  const hint = 'Skip this module with a recipe rule, or use --method gptq.';
   if (k % BLOCK !== 0)
     throw new LpqError('LPQ_GROUP_SIZE', `${name} has input features that blocks of ${BLOCK} do not divide`, {
       got: k,

@@ -70,7 +70,7 @@ export class DevicePackedCache extends PackedCache<Layer> {
     if (!fits || valueDim !== headDim || (window > 0 && window < shape.most) || softCap > 0 || sinks)
       throw new LpqError(
         'LPQ_USAGE',
-        `block ${block} has attention that the kernel of packed caches does not compute`,
+        `block ${block} has attention that the kernel for packed caches does not support`,
         {
           got: `heads of ${headDim} dims${window > 0 ? `, a window of ${window}` : ''}${softCap > 0 ? ', capped scores' : ''}${sinks ? ', sinks' : ''}`,
           expected: 'heads of 64, 128 or 256 dims that see all tokens',

@@ -68,7 +68,7 @@ export function roomFor(
       'LPQ_CONTEXT',
       asked === undefined || room < 1
         ? `a prompt of ${longest} tokens leaves no room for an answer`
-        : `a prompt of ${longest} tokens and --max-tokens ${asked} are more than the model takes`,
+        : `a prompt of ${longest} tokens and --max-tokens ${asked} exceed the length that the model allows`,
       {
         got: `${longest + (asked ?? 1)} tokens`,
         expected: `at most ${context.tokens}: ${context.because}`,

@@ -71,7 +71,7 @@ export class HostPackedCache extends PackedCache<Layer> {
       ...(sinks ? ['sinks'] : []),
     ];
     if (odd.length > 0)
-      throw new LpqError('LPQ_USAGE', `block ${block} has attention that a packed cache cannot be read by`, {
+      throw new LpqError('LPQ_USAGE', `block ${block} has attention that cannot read a packed cache`, {
         got: odd.join(', '),
         hint: 'Use --kv 16.',
       });

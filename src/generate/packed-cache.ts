@@ -57,7 +57,7 @@ export abstract class PackedCache<Layer> implements KeyValueCache {
     if (newer === 0) this.prefill(layer, step, t, p);
     else if (newer === step.tokens) this.decode(layer, step, t, p);
     else
-      throw new LpqError('LPQ_INTERNAL', 'prompts come in steps of their own, and later tokens one of each sequence');
+      throw new LpqError('LPQ_INTERNAL', 'prompts come in separate steps, and later tokens one for each sequence');
   }
 
   dispose(): void {

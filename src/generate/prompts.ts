@@ -38,7 +38,7 @@ export function readPrompts(file: string): Given[] {
 
 function promptOf(text: string, line: number, file: string): Given {
   const refuse = (cause?: unknown) =>
-    new LpqError('LPQ_USAGE', `line ${line} of ${file} is no prompt`, {
+    new LpqError('LPQ_USAGE', `line ${line} of ${file} is not a prompt`, {
       got: text.length > 60 ? `${text.slice(0, 60)}...` : text,
       expected: '{"prompt": "..."} or {"messages": [{"role": "...", "content": "..."}]}',
       cause,
@@ -87,8 +87,8 @@ function asConversation(content: string, line: number): Conversation {
 
 function withTokens(text: string, ids: Int32Array, index: number): Prompt {
   if (ids.length > 0) return { text, ids };
-  throw new LpqError('LPQ_USAGE', `prompt ${index + 1} has no token, and this tokenizer puts none before a text`, {
+  throw new LpqError('LPQ_USAGE', `prompt ${index + 1} has no token, and this tokenizer adds none before a text`, {
     got: JSON.stringify(text),
-    hint: 'Give a text to go on from.',
+    hint: 'Give a text to continue.',
   });
 }

@@ -20,7 +20,7 @@ export function checkSampling({ temperature, topK, topP }: Sampling): void {
     throw new LpqError('LPQ_USAGE', `${flag} does not take ${got}`, { got, expected });
   };
   if (!(temperature >= 0) || !Number.isFinite(temperature)) refuse('--temperature', temperature, 'a number from 0 on');
-  if (!Number.isSafeInteger(topK) || topK < 0) refuse('--top-k', topK, 'an integer from 0 (all) on');
+  if (!Number.isSafeInteger(topK) || topK < 0) refuse('--top-k', topK, 'an integer of at least 0 (0: all)');
   if (!(topP > 0 && topP <= 1)) refuse('--top-p', topP, 'a number above 0, at most 1');
   if (temperature === 0 && (topK > 0 || topP < 1))
     throw new LpqError('LPQ_USAGE', `--top-${topK > 0 ? 'k' : 'p'} has no effect without --temperature`, {

@@ -12,7 +12,7 @@ export function stopTokens(dir: string, config: Readonly<Record<string, unknown>
   const ids: unknown[] = Array.isArray(found) ? found : [found];
   const wrong = ids.find((id) => !Number.isSafeInteger(id) || (id as number) < 0);
   if (wrong !== undefined)
-    throw new LpqError('LPQ_CONFIG', `'eos_token_id' of ${own === undefined ? dir : file} is no token`, {
+    throw new LpqError('LPQ_CONFIG', `'eos_token_id' of ${own === undefined ? dir : file} is not a token`, {
       got: wrong,
       expected: 'a token id, or a list of them',
     });

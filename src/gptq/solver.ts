@@ -247,7 +247,7 @@ export class FeedSolver implements FeedQuantizer {
         `damping raised from ${this.options.damp} to ${damp.toPrecision(2)} until the Hessian could be factored`,
       );
     if (floored > 0) notes.push(`${floored} small diagonal entries of the Hessian were raised to a floor`);
-    if (deadChannels > 0) notes.push(`${deadChannels} input channels never fire; their weights became 0`);
+    if (deadChannels > 0) notes.push(`${deadChannels} input channels are always 0; lpq set their weights to 0`);
     return notes.length > 0 ? { note: notes.join('; ') } : {};
   }
 }

@@ -13,7 +13,7 @@ export function offline(model: ModelName, { cache }: HubEnvironment, missing: re
       : `HF_HUB_OFFLINE is set, and ${cache} does not hold ${name}`,
     {
       ...(missing && { got: `without ${missing.slice(0, 3).join(', ')}${more}` }),
-      hint: 'Run once with HF_HUB_OFFLINE=0 and a network; or set HF_HUB_CACHE or HF_HOME to where the model is.',
+      hint: 'Run once with HF_HUB_OFFLINE=0 and a network; or set HF_HUB_CACHE or HF_HOME to the directory of the model.',
     },
   );
 }
@@ -27,7 +27,7 @@ export function diskError({ cache }: HubEnvironment, cause: unknown): unknown {
   return new LpqError(full ? 'LPQ_DISK_FULL' : 'LPQ_OUTPUT_WRITE', `${path ?? cache} could not be written: ${reason}`, {
     cause,
     hint: full
-      ? 'Free some space and run the command again, which goes on from what is downloaded; or set HF_HUB_CACHE.'
-      : 'Check the permissions of the cache, or set HF_HUB_CACHE to a directory that can be written.',
+      ? 'Free some space and run the command again, which continues the download; or set HF_HUB_CACHE.'
+      : 'Check the permissions of the cache, or set HF_HUB_CACHE to a writable directory.',
   });
 }

@@ -104,7 +104,7 @@ export class HubClient {
       await body.dump().catch(() => {});
       target = this.redirected(target, location, what);
     }
-    throw new LpqError('LPQ_HUB_RESPONSE', `the server redirects ${what} again and again`, { got: place(target.href) });
+    throw new LpqError('LPQ_HUB_RESPONSE', `the server redirects ${what} in a loop`, { got: place(target.href) });
   }
 
   /** The text of a whole answer, whatever its status, tried several times; `check` makes an error of its status. */
@@ -205,7 +205,7 @@ export class HubClient {
     if (cause instanceof LpqError || cause instanceof Transient) return cause;
     if (this.signal.aborted) return interrupted(cause);
     if (cause instanceof errors.InvalidArgumentError)
-      return new LpqError('LPQ_HUB_RESPONSE', `${place(url)} is no address for ${what}`, { cause });
+      return new LpqError('LPQ_HUB_RESPONSE', `${place(url)} is not a valid address for ${what}`, { cause });
     return disconnection(innermost(cause), url, what);
   }
 
@@ -218,7 +218,7 @@ export class HubClient {
     }
     const safe = target?.protocol === 'https:' || (target?.protocol === 'http:' && from.protocol === 'http:');
     if (target && safe && target.username === '') return target;
-    throw new LpqError('LPQ_HUB_RESPONSE', `the server redirects ${what} to where lpq does not go`, {
+    throw new LpqError('LPQ_HUB_RESPONSE', `the server redirects ${what} to an address that lpq does not follow`, {
       got: place(target?.href ?? location),
       expected: from.protocol === 'https:' ? 'an https address' : 'an http or https address',
     });

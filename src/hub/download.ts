@@ -30,10 +30,10 @@ export async function downloadBlob(client: HubClient, download: Download): Promi
         download.onBytes?.(-file.size);
         continue;
       }
-      throw new LpqError('LPQ_HUB_CHECKSUM', `${file.path} of ${download.model.id} did not arrive as it was sent`, {
+      throw new LpqError('LPQ_HUB_CHECKSUM', `${file.path} of ${download.model.id} arrived damaged`, {
         got: `${file.digest} ${found}`,
         expected: file.etag,
-        hint: 'Run the command again; if it happens twice, a proxy or HF_ENDPOINT gives out other bytes. Nothing was kept.',
+        hint: 'Run the command again; if it happens twice, a proxy or HF_ENDPOINT sends other bytes. lpq kept nothing.',
       });
     } catch (error) {
       if (transfer.spoiled) left = false;

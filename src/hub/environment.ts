@@ -63,7 +63,7 @@ function seconds(env: Variables, name: string, otherwise: number): number {
   if (text === undefined) return otherwise;
   const value = Number(text);
   if (Number.isFinite(value) && value > 0) return value;
-  throw new LpqError('LPQ_USAGE', `${name} is no number of seconds`, { got: text, expected: 'a positive number' });
+  throw new LpqError('LPQ_USAGE', `${name} is not a number of seconds`, { got: text, expected: 'a positive number' });
 }
 
 function eitherCase(env: Variables, name: string): string {
@@ -74,8 +74,8 @@ function proxy(env: Variables, name: string): string {
   const text = eitherCase(env, name);
   if (text === '' || (URL.canParse(text) && /^https?:$/.test(new URL(text).protocol))) return text;
   // Its address may hold a password.
-  throw new LpqError('LPQ_USAGE', `${name.toUpperCase()} is not the address of a proxy that lpq can use`, {
-    got: 'an address that is not shown',
+  throw new LpqError('LPQ_USAGE', `${name.toUpperCase()} is not a proxy address that lpq can use`, {
+    got: 'an address (not shown)',
     expected: 'for example http://proxy.example:3128',
   });
 }

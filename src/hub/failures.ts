@@ -38,23 +38,23 @@ export function refusal(status: number, headers: Headers, url: string, purpose: 
   const got = `status ${status}${reason ? ` (${reason})` : ''} of ${place(url)}`;
   const page = `its page on the Hub (${id})`;
   if (reason === 'GatedRepo')
-    return new LpqError('LPQ_HUB_ACCESS', `${id} is gated: the Hub does not give out ${what} to everyone`, {
+    return new LpqError('LPQ_HUB_ACCESS', `${id} is gated: the Hub gives ${what} only to approved accounts`, {
       got,
       hint: hasToken
-        ? `Ask for access on ${page} with the account of your token, and wait until it is granted.`
-        : `Ask for access on ${page}, then set HF_TOKEN to a token of that account.`,
+        ? `Request access on ${page} with the account of your token, and wait for approval.`
+        : `Request access on ${page}, then set HF_TOKEN to a token of that account.`,
     });
   if (status === 401 || status === 403)
     return new LpqError(
       'LPQ_HUB_ACCESS',
       hasToken
-        ? `the Hub refuses ${what} to the token that was given`
+        ? `the Hub refuses ${what} to this token`
         : `the Hub does not show ${what} without a token`,
       {
         got,
         hint: hasToken
           ? 'Check that the token is valid and may read this model; check the spelling of the name.'
-          : 'Check the spelling: a model that does not exist looks the same as a private one. For a private one set HF_TOKEN.',
+          : 'Check the spelling: a missing model looks like a private one. For a private one, set HF_TOKEN.',
       },
     );
   if (status === 404 || status === 410) {
@@ -73,22 +73,22 @@ export function refusal(status: number, headers: Headers, url: string, purpose: 
   if (status === 429) {
     const wait = waitOf(headers);
     const error = new LpqError('LPQ_HUB_RATE_LIMIT', `the Hub limits the rate of requests, and refused ${what}`, {
-      got: wait === undefined ? got : `${got}, to be tried again after ${Math.ceil(wait)} s`,
+      got: wait === undefined ? got : `${got}, retry after ${Math.ceil(wait)} s`,
       hint: hasToken
-        ? 'Wait a few minutes; what is downloaded stays.'
+        ? 'Wait a few minutes; lpq keeps what it has downloaded.'
         : 'Wait a few minutes, or set HF_TOKEN: the limits of accounts are higher.',
     });
     return new Transient(error, wait);
   }
   if (status >= 500 || status === 408)
     return new Transient(
-      new LpqError('LPQ_HUB_SERVER', `the Hub failed to answer for ${what}`, {
+      new LpqError('LPQ_HUB_SERVER', `the Hub answered ${what} with an error`, {
         got,
-        hint: 'Try again later (status.huggingface.co); what is downloaded stays.',
+        hint: 'Try again later (status.huggingface.co); lpq keeps what it has downloaded.',
       }),
       waitOf(headers),
     );
-  return new LpqError('LPQ_HUB_RESPONSE', `the server's answer for ${what} is none of the Hub's`, {
+  return new LpqError('LPQ_HUB_RESPONSE', `the server's answer for ${what} is not one of the Hub's`, {
     got,
     hint: 'Check HF_ENDPOINT and the proxy.',
   });
@@ -114,9 +114,9 @@ export function disconnection(cause: unknown, url: string, what: string): Transi
   const kind = code.startsWith('HPE_') ? 'LPQ_HUB_CUT_OFF' : (REASONS[code] ?? 'LPQ_HUB_UNREACHABLE');
   if (kind === 'LPQ_HUB_TIMEOUT')
     return new Transient(
-      new LpqError(kind, `the Hub was silent for too long about ${what}`, {
+      new LpqError(kind, `the Hub did not answer in time for ${what}`, {
         got,
-        hint: 'Try again: what is downloaded stays. HF_HUB_DOWNLOAD_TIMEOUT and HF_HUB_ETAG_TIMEOUT allow more seconds.',
+        hint: 'Try again: lpq keeps what it has downloaded. HF_HUB_DOWNLOAD_TIMEOUT and HF_HUB_ETAG_TIMEOUT allow more seconds.',
         cause,
       }),
     );
@@ -135,9 +135,9 @@ export function disconnection(cause: unknown, url: string, what: string): Transi
 /** An answer that ended before its end. */
 export function cutOff(what: string, got: string, cause?: unknown): Transient {
   return new Transient(
-    new LpqError('LPQ_HUB_CUT_OFF', `the connection broke off in the middle of ${what}, again and again`, {
+    new LpqError('LPQ_HUB_CUT_OFF', `the connection failed repeatedly during ${what}`, {
       got,
-      hint: 'Run the command again: it goes on from what is downloaded.',
+      hint: 'Run the command again: it continues the download.',
       cause,
     }),
   );
@@ -149,7 +149,7 @@ export function place(url: string): string {
     const { origin, pathname } = new URL(url);
     return origin + pathname;
   } catch {
-    return 'an address that is none';
+    return 'an invalid address';
   }
 }
 

@@ -77,7 +77,7 @@ export function fileUrl(endpoint: string, model: ModelName, commit: string, file
 export function checkedFile(model: ModelName, entry: ListFileEntry): HubFile {
   const { path, size, oid, lfs, xetHash } = entry;
   if (typeof path !== 'string' || !path.split('/').every(isPlain))
-    throw malformed(model, 'a path that leads out of the repository', path);
+    throw malformed(model, 'a path out of the repository', path);
   if (typeof oid !== 'string' || !COMMIT.test(oid)) throw malformed(model, `no object id for ${path}`, oid);
   const bytes = lfs?.size ?? size;
   if (!Number.isSafeInteger(bytes) || bytes < 0) throw malformed(model, `no size for ${path}`, bytes);
@@ -111,7 +111,7 @@ function apiFetch(client: HubClient, model: ModelName): typeof fetch {
 function notOfTheApi(model: ModelName): (cause: unknown) => never {
   return (cause) => {
     if (cause instanceof LpqError) throw cause;
-    throw malformed(model, 'something else than the API has', (cause as Error).message, cause);
+    throw malformed(model, 'something that is not in the API', (cause as Error).message, cause);
   };
 }
 

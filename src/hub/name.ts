@@ -23,7 +23,7 @@ export function parseModelName(text: string): ModelName | undefined {
   if (id === undefined || id.length > LONGEST || /--|\.\.|\.git$/.test(id)) return undefined;
   const revision = match?.[2] ?? 'main';
   if (revision.length <= 255 && REVISION.test(revision) && revision.split('/').every(isPlain)) return { id, revision };
-  throw new LpqError('LPQ_USAGE', `'${text}' names no revision after the @`, {
+  throw new LpqError('LPQ_USAGE', `'${text}' has no revision after the @`, {
     got: JSON.stringify(revision),
     expected: 'a branch, a tag, refs/pr/N or a commit',
   });

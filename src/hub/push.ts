@@ -57,7 +57,7 @@ export async function pushDirectory(request: PushRequest, options: PushOptions =
     const names = new Set(request.files.map((file) => file.path));
     const others = [...(found?.files ?? [])].filter((name) => request.isWeight(name) && !names.has(name)).sort();
     if (others.length > 0 && !request.replace)
-      throw new LpqError('LPQ_HUB_CONFLICT', `${printModelName(model)} has other weights than ${request.dir}`, {
+      throw new LpqError('LPQ_HUB_CONFLICT', `${printModelName(model)} holds other weights than ${request.dir}`, {
         got: others.slice(0, 5).join(', '),
         hint: 'Push to another name, or with --replace, which removes them in the same commit.',
       });
@@ -198,7 +198,7 @@ async function attempts<T>(
         hint: 'Run the command again: files that arrived are not sent again, and nothing is seen before the commit.',
         cause: error,
       });
-    throw new LpqError('LPQ_HUB_RESPONSE', `the server's answer for ${what} is none of the Hub's`, {
+    throw new LpqError('LPQ_HUB_RESPONSE', `the server's answer for ${what} is not one of the Hub's`, {
       got: (error as Error).message,
       hint: 'Check HF_ENDPOINT and the proxy.',
       cause: error,

@@ -78,7 +78,7 @@ export class KvPool implements KvStore {
       const here = inPage === 0 && count - done >= page.tokens ? page.tokens : page.block;
       const number = table[Math.floor((first + done) / page.tokens)];
       if (number === undefined)
-        throw new LpqError('LPQ_INTERNAL', `a sequence of ${first + done} tokens has no page for the next`);
+        throw new LpqError('LPQ_INTERNAL', `a sequence of ${first + done} tokens has no page for the next token`);
       for (const [x, side] of [
         [k, page.keys],
         [v, page.values],

@@ -44,7 +44,7 @@ export class KernelPool implements KvStore {
   pack(table: readonly number[], first: number, k: Tensor, v: Tensor, count: number): void {
     const { rt, form, pages } = this;
     if (first + count > table.length * form.pageTokens)
-      throw new LpqError('LPQ_INTERNAL', `a sequence of ${first} tokens has no page for the next`);
+      throw new LpqError('LPQ_INTERNAL', `a sequence of ${first} tokens has no page for the next token`);
     const [keys, values] = [this.half(k, count), this.half(v, count)];
     const places = uploadTyped(rt, 'i32', [table.length], Int32Array.from(table));
     ops.kvPack(rt, keys, values, places, pages, { ...form, first });

@@ -162,7 +162,7 @@ function checkTensor(source: WeightShapes, name: string, shape: readonly number[
     });
   const got = source.shape(name);
   if (got.length === shape.length && got.every((dim, i) => dim === shape[i])) return;
-  throw new LpqError('LPQ_TENSOR_SHAPE', `tensor '${name}' of ${source.dir} has another shape than config.json says`, {
+  throw new LpqError('LPQ_TENSOR_SHAPE', `tensor '${name}' of ${source.dir} does not have the shape that config.json says`, {
     got: `[${got.join(', ')}]`,
     expected: `[${shape.join(', ')}]`,
     hint: 'config.json and the weights are not of one model.',

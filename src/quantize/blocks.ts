@@ -184,7 +184,7 @@ export async function quantizeShare(
         solved = await solveSiblings(rt, solver, siblings, scheme);
         for (const [i, part] of run.entries()) {
           const module = solved[i] as QuantizedModule;
-          const note = `only ${statistics?.tokens} calibration rows reached it; quantized without them`;
+          const note = `only ${statistics?.tokens} calibration rows reached it; rounded without them`;
           const { weight } = siblings[i] as Sibling;
           const measures = { ...module.measures, ...(few ? {} : await clipOf(rt, part.linear.name, weight, module)) };
           const result = { ...module, measures, ...(few && { quality: { ...module.quality, note } }) };

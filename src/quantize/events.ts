@@ -7,7 +7,7 @@ export interface Resumption {
   readonly blocks: number;
   readonly of: number;
   readonly modules: number;
-  /** Finished blocks whose bytes are not those that were written, and which are done again. */
+  /** Finished blocks whose bytes have changed since they were written, and which are done again. */
   readonly damaged: readonly BlockKey[];
 }
 

@@ -32,9 +32,9 @@ export function requireStatistics(
 ): void {
   const other = otherSource(saved.manifest.model, source.dir, source.weights.fingerprint());
   if (other)
-    throw new LpqError('LPQ_STATISTICS', `the statistics in ${saved.dir} are of another model than ${source.dir}`, {
+    throw new LpqError('LPQ_STATISTICS', `the statistics in ${saved.dir} belong to another model than ${source.dir}`, {
       ...other,
-      hint: 'Take statistics of this model with --save-stats.',
+      hint: 'Save statistics of this model with --save-stats.',
     });
   const stages: readonly Stage[] = [...graph.blocks.flatMap((block) => block.stages), headStage(graph)];
   for (const { linears } of stages.flatMap(({ feeds }) => feeds))

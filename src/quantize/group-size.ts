@@ -45,7 +45,7 @@ export function groupSizeError(
       hint:
         fitting.length > 0
           ? `Use ${flag} ${fitting[0]}${rule ? '.' : `, or leave it out: the largest of ${GROUP_SIZES.join(', ')} that fits is taken.`}`
-          : `Use ${flag} channel, or leave these modules in 16 bits with a recipe rule (skip).`,
+          : `Use ${flag} channel, or skip these modules with a recipe rule (skip: true).`,
     },
   );
 }

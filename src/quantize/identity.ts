@@ -55,7 +55,7 @@ export function requireSame(place: string, was: RunIdentity, now: RunIdentity): 
   throw new LpqError('LPQ_RESUME', `the run that left ${place} had another ${list(names)}`, {
     got: found.map(({ name, now: value }) => `${name} ${value}`).join(', '),
     expected: found.map(({ name, was: value }) => `${name} ${value}`).join(', '),
-    hint: 'Resume with what the stopped run was given, or use --restart to discard what it has finished.',
+    hint: 'Resume with the options of the stopped run, or discard it with --restart.',
   });
 }
 

@@ -85,7 +85,7 @@ function parse<T extends z.ZodType>(schema: T, line: string, file: string, numbe
   }
   throw new LpqError('LPQ_JOURNAL', `line ${number} of ${file} is malformed: ${problem}`, {
     got: line.slice(0, 100),
-    hint: 'The file was damaged, or written by another version of lpq: discard the partial output with --restart.',
+    hint: 'The file is damaged, or another version of lpq wrote it: discard the partial output with --restart.',
   });
 }
 

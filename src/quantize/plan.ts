@@ -16,7 +16,7 @@ import { SourceView } from './source-view.js';
 export function linearsToQuantize(graph: ModelGraph, lmHead: boolean): LinearRef[] {
   const linears = graph.blocks.flatMap(linearsOf);
   if (lmHead && graph.head.tied)
-    throw new LpqError('LPQ_USAGE', 'lm_head shares its weight with the embedding and cannot be quantized alone', {
+    throw new LpqError('LPQ_USAGE', 'lm_head shares its weight with the embedding, so lpq cannot quantize it alone', {
       hint: 'Leave out --lm-head for this model.',
     });
   return lmHead ? [...linears, graph.head] : linears;

@@ -85,7 +85,7 @@ class PlannedTensors implements SourceTensors {
   }
 
   tensor(name: string): Tensor {
-    throw new LpqError('LPQ_FILE', `${this.path} holds no weights: '${name}' is known by its shape alone`, {
+    throw new LpqError('LPQ_FILE', `${this.path} holds no weights: '${name}' has a shape but no values`, {
       hint: 'Download the weights into the directory; without them only --dry-run works.',
     });
   }

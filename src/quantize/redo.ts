@@ -40,13 +40,13 @@ export class KeptModules {
       const { provenance, modules } = canonicalSchema.parse(checkpoint.manifest);
       const other = otherSource(provenance.source, source.dir, source.weights.fingerprint());
       if (other)
-        throw new LpqError('LPQ_REDO', `${from} was made of another model than ${source.dir}`, {
+        throw new LpqError('LPQ_REDO', `${from} was made from another model than ${source.dir}`, {
           ...other,
           hint: 'Give the model that it was quantized from.',
         });
       const odd = Object.entries(modules).find(([, module]) => !isPlain(module));
       if (odd)
-        throw new LpqError('LPQ_REDO', `${odd[0]} of ${from} stands on other modules and cannot be kept without them`, {
+        throw new LpqError('LPQ_REDO', `${odd[0]} of ${from} depends on other modules and cannot be kept without them`, {
           got: `--method ${provenance.method}`,
           expected: 'a checkpoint that lpq quantize made with --method rtn or gptq',
           hint: 'Quantize the whole model again.',

@@ -124,7 +124,7 @@ export function scalesMatter(scheme: QuantScheme, { over, under, largestScale }:
 }
 
 export function smallScalesNote(scheme: QuantScheme, under: number): string {
-  return `${under} scales of nearly empty groups are below what ${scheme.scaleDtype} holds precisely`;
+  return `${under} scales of nearly empty groups are below the precise range of ${scheme.scaleDtype}`;
 }
 
 /** LPQ_SCALE_RANGE for a module whose scales do not fit their dtype; solvers throw it too. */
@@ -147,7 +147,7 @@ export function scaleRangeError(moduleName: string, scheme: QuantScheme, found: 
     expected: `${ranges[dtype]} (${dtype})`,
     hint:
       dtype === 'bf16' || dtype === 'f32'
-        ? 'Look at the weights of this module: they are hardly meant to be this large.'
+        ? 'Check the weights of this module: they are implausibly large.'
         : 'Use --scale-dtype bf16, which has the range of f32.',
   });
 }

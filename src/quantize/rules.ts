@@ -66,9 +66,9 @@ function ruleFor({ name }: LinearRef, rules: readonly ModuleRule[], patience = P
     patience,
     first,
     (cause) =>
-      new LpqError('LPQ_BUDGET', `a rule takes too long to say whether it matches ${name}`, {
+      new LpqError('LPQ_BUDGET', `a rule takes too long to match ${name}`, {
         got: tried?.match.source,
-        hint: 'Write the regular expression without repetitions of repetitions, such as (a+)+.',
+        hint: 'Write the regular expression without nested repetitions, such as (a+)+.',
         cause,
       }),
   );

@@ -51,7 +51,7 @@ export class RunLog {
     const damaged: BlockKey[] = [];
     const blocks = [...(before?.blocks ?? [])];
     for (const [i, [key, block]] of blocks.entries()) {
-      tell('checking what is finished, block', i, blocks.length);
+      tell('checking finished blocks, block', i, blocks.length);
       if (await whole(writer, block)) {
         for (const { name, sha256, quality } of block.modules) await writer.adopt(name, sha256, quality);
         kept.set(key, block);

@@ -72,7 +72,7 @@ export function schemeFromOptions(options: SchemeOptions): QuantScheme {
   if (sym && asym)
     throw new LpqError('LPQ_USAGE', '--sym and --asym exclude each other', { hint: 'Give one of them.' });
   if ((bits === undefined) === (dtype === undefined))
-    throw new LpqError('LPQ_USAGE', 'the type of the quantized weights is given by --bits or by --dtype, one of them', {
+    throw new LpqError('LPQ_USAGE', 'give the type of the quantized weights with --bits or with --dtype', {
       got: bits === undefined ? 'neither' : 'both',
       hint: 'Use for example --bits 4, or --dtype f6e3m2.',
     });
@@ -108,7 +108,7 @@ export function schemeFromOptions(options: SchemeOptions): QuantScheme {
   const scheme = { type, granularity, symmetric, scaleDtype, globalScale: scaleDtype === 'f8_e4m3' };
   if (options.sparsity !== '2:4') return scheme;
   if (!Number.isInteger(constantZero(scheme)))
-    throw new LpqError('LPQ_SPARSITY', `${type.name} has no code that stands for 0, which pruned weights need`, {
+    throw new LpqError('LPQ_SPARSITY', `${type.name} has no code for 0, which pruned weights need`, {
       got: printScheme({ ...scheme, sparsity: '2:4' }),
       expected: 'any type but symmetric u1',
       hint: 'Use --asym, or --bits 2 and more.',
@@ -132,10 +132,10 @@ export function printScheme(scheme: QuantScheme): string {
 /** Throws LPQ_SPARSITY when the K input features of a module are no whole fours. */
 export function checkSparsity(scheme: QuantScheme, moduleName: string, k: number): void {
   if (!scheme.sparsity || k % 4 === 0) return;
-  throw new LpqError('LPQ_SPARSITY', `2:4 sparsity needs fours of input features, and ${moduleName} has ${k}`, {
+  throw new LpqError('LPQ_SPARSITY', `2:4 sparsity needs a multiple of 4 input features, and ${moduleName} has ${k}`, {
     got: `K = ${k}`,
     expected: 'K divisible by 4',
-    hint: 'Leave this module dense: a recipe rule with "sparsity": "none".',
+    hint: 'Keep this module dense with a recipe rule: "sparsity": "none".',
   });
 }
 

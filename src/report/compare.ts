@@ -111,7 +111,7 @@ function evaluations(a: Report, b: Report): Difference[] {
     const rows = [row(`perplexity on ${one.text}`, ppl(one), ppl(other))];
     if (one.source && other.source) {
       const kl = ({ kl: { mean: value, error } }: NonNullable<typeof one.source>) => ({ value, error });
-      rows.push(row(`KL on ${one.text}, nats a token`, kl(one.source), kl(other.source)));
+      rows.push(row(`KL on ${one.text}, nats per token`, kl(one.source), kl(other.source)));
     }
     return rows;
   });
@@ -140,7 +140,7 @@ export function comparisonPage(a: Report, b: Report): string {
   const found = compareReports(a, b);
   const ratios = new Map(found.modules.map(({ name, ratio }) => [name, ratio]));
   const chart = lineChart({
-    title: 'Error of B over that of A',
+    title: 'Error of B over error of A',
     xLabel: 'block',
     yLabel: 'ratio',
     log: true,
@@ -165,7 +165,7 @@ export function comparisonPage(a: Report, b: Report): string {
     section(
       'Settings that differ',
       found.options.length === 0
-        ? note('None: the same settings of the same version.')
+        ? note('None: same settings, same version.')
         : htmlTable(
             ['setting', 'A', 'B'],
             found.options.map((row) => [row.what, row.a, row.b]),
@@ -176,7 +176,7 @@ export function comparisonPage(a: Report, b: Report): string {
       chart,
       known > 0
         ? note(`B is closer to its source in ${better} of ${known} modules.`)
-        : note('Not both runs know their errors.'),
+        : note('At least one run has no errors on record.'),
     ),
     section('Modules', moduleTable(found.modules), lone('Only in A', found.onlyA), lone('Only in B', found.onlyB)),
   ]);

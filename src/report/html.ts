@@ -47,7 +47,7 @@ function quality({ evaluations }: Report): string {
     source ? withError(source.kl.mean, source.kl.error) : '–',
     source ? withError(100 * source.sameTop.mean, times(source.sameTop.error, 100)) : '–',
   ]);
-  const head = ['text', 'windows', 'tokens', 'perplexity', 'of the source', 'KL, nats a token', 'same top token, %'];
+  const head = ['text', 'windows', 'tokens', 'perplexity', 'of the source', 'KL, nats per token', 'same top token, %'];
   return section(
     'Quality',
     knownColumns(head, rows),
@@ -68,7 +68,7 @@ function errors({ modules: all }: Report): string {
     raised.length === 0
       ? ''
       : details(
-          `${raised.length} modules whose damping was raised until the Hessian could be factored`,
+          `${raised.length} modules with raised damping, so that the Hessian could be factored`,
           false,
           htmlTable(
             ['module', 'attempts', 'damping'],
@@ -76,15 +76,15 @@ function errors({ modules: all }: Report): string {
           ),
         );
   if (chart === '')
-    return section('Error', note('No statistics were taken: rounding to nearest looks at weights only.'));
+    return section('Error', note('There are no statistics: rounding to nearest reads only weights.'));
   return section(
     'Error',
     chart,
     note(
-      'The share of the energy of a module’s output that quantizing changed, on the calibration text: 0.01 means that one hundredth of the squared output differs. As a formula: tr(D H Dᵀ) / tr(W H Wᵀ), with D the change of the weights W, and H the second moments of the inputs.',
+      'How much quantizing changed the output of a module on the calibration text: 0.01 means that the squared error is one hundredth of the squared output. As a formula: tr(D H Dᵀ) / tr(W H Wᵀ), with D the change of the weights W, and H the second moments of the inputs.',
     ),
     raised.length === 0 && all.some(({ damp }) => damp !== null)
-      ? note('No module needed more damping than asked for.')
+      ? note('No module needed more damping than requested.')
       : retries,
   );
 }
@@ -141,7 +141,7 @@ function ranges({ modules: all }: Report): string {
     }),
   });
   const headroom = lineChart({
-    title: 'Range left in fp16, the worst module of each block',
+    title: 'Range left in fp16, for the worst module of each block',
     xLabel: 'block',
     yLabel: 'powers of two',
     rule: 0,
@@ -175,7 +175,7 @@ function ranges({ modules: all }: Report): string {
     total === 0
       ? ''
       : barChart(
-          'Scales over those of the full range',
+          'Scales divided by those of the full range',
           histogram.map((count, i) => ({ label: names[i] as string, value: count, text: percent(count / total) })),
         ) +
         note(`Of ${total.toLocaleString('en')} sampled groups; below 1 the largest weights of a group are clipped.`);

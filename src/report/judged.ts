@@ -14,7 +14,7 @@ export function judged({ evaluations, totals, modules }: Report): string {
     `<p class="verdict ${grade}"><b>${escapeText(says.charAt(0).toUpperCase() + says.slice(1))}.</b></p>`,
     note(`${because}.`),
     note(
-      `Close: KL up to ${kl.close} nats a token and perplexity up to ${percent(perplexity.close)} higher, which public 4-bit builds of models of several billion weights reach. Noticeable: up to ${kl.noticeable} and ${percent(perplexity.noticeable)}, as 3-bit builds lose. Where no text was read, the mean relative error of modules decides: ${error.close} and ${error.noticeable}, which went with these on small models.`,
+      `Close: KL up to ${kl.close} nats per token and perplexity up to ${percent(perplexity.close)} higher; the bundled model loses this much at 4 bits. Noticeable: up to ${kl.noticeable} and ${percent(perplexity.noticeable)}; it loses this much at 3 bits. Without a text, the mean relative error of modules decides: ${error.close} and ${error.noticeable}, which match these bounds on small models.`,
     ),
     worst.length === 0
       ? ''
@@ -38,7 +38,7 @@ export function settings({ options, calibration, source }: Report): string {
         ...(calibration.prefix ? [['sequences begin with token', calibration.prefix.join(' ')]] : []),
         ['sha256 of the text', calibration.sha256],
       ]
-    : [['calibration text', 'none: the method looks at weights only']];
+    : [['calibration text', 'none: the method reads only weights']];
   const rows = Object.entries(options).map(([name, value]) => [name, shown(value)]);
   return section(
     'Settings',

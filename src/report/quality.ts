@@ -16,7 +16,7 @@ export interface Compared {
   /** Of the whole model: 8 bytes over the weights of its matrices. */
   readonly bitsPerWeight: number;
   readonly ppl: Measured;
-  /** KL(source || this) in nats a token, and how often both think the same token the likeliest; null without a source. */
+  /** KL(source || this) in nats per token, and how often both think the same token the likeliest; null without a source. */
   readonly kl: Measured | null;
   readonly sameTop: Measured | null;
   readonly windows: number;
@@ -36,7 +36,7 @@ export interface ComparedText {
 export function comparedHead(rows: readonly Compared[]): string[] {
   return [
     ...['checkpoint', 'size', 'bits a weight', 'perplexity'],
-    ...(rows.some(({ kl }) => kl) ? ['KL, nats a token', 'same top token, %'] : []),
+    ...(rows.some(({ kl }) => kl) ? ['KL, nats per token', 'same top token, %'] : []),
     ...(rows.some(({ tokensPerSecond }) => tokensPerSecond !== null) ? ['tokens/s'] : []),
   ];
 }
@@ -57,7 +57,7 @@ export function qualityPage(rows: readonly Compared[], { text, ctx, windows, sou
   const scale = Math.max(...rows.map(({ bytes }) => bytes)) >= 1e9 ? 1e9 : 1e6;
   const unit = scale === 1e9 ? 'GB' : 'MB';
   const value = ({ kl, ppl }: Compared) => (source === null ? ppl.mean : (kl?.mean ?? null));
-  const what = source === null ? 'perplexity' : 'KL, nats a token';
+  const what = source === null ? 'perplexity' : 'KL, nats per token';
   const plotted = rows.filter((row) => value(row) !== null);
   const chart = lineChart({
     title: source === null ? 'Perplexity over size' : 'Distance from the source over size',
@@ -74,7 +74,7 @@ export function qualityPage(rows: readonly Compared[], { text, ctx, windows, sou
     `<h1>${escapeText(names)}</h1>`,
     note(`Read on ${text}: ${windows} windows of ${ctx} tokens${source === null ? '' : `; KL from ${source}`}.`),
     chart,
-    note('Further to the left is smaller, further down is better.'),
+    note('Left is smaller, down is better.'),
     section(
       'Figures',
       knownColumns(
@@ -82,7 +82,7 @@ export function qualityPage(rows: readonly Compared[], { text, ctx, windows, sou
         rows.map((row) => comparedRow(row, rows)),
       ),
       note(
-        `Errors are standard errors over windows. KL up to ${BOUNDS.kl.close} nats a token is what good 4-bit weights of large models reach, up to ${BOUNDS.kl.noticeable} what 3-bit weights do. Size: files with weights; bits a weight: of the whole model, embeddings included.`,
+        `Errors are standard errors over windows. lpq calls KL up to ${BOUNDS.kl.close} nats per token close, and up to ${BOUNDS.kl.noticeable} noticeable. Size: files with weights; bits per weight: of the whole model, embeddings included.`,
       ),
     ),
   ]);

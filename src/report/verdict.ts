@@ -7,7 +7,7 @@ export interface Verdict {
   readonly grade: Grade;
   /** A sentence without an end: 'close to the source'. */
   readonly says: string;
-  /** The figures behind it: 'KL 0.0376 nats a token, perplexity + 2.8 %'. */
+  /** The figures behind it: 'KL 0.0376 nats per token, perplexity + 2.8 %'. */
   readonly because: string;
 }
 
@@ -23,7 +23,7 @@ export const BOUNDS = {
 
 const WORDS: Readonly<Record<Grade, string>> = {
   close: 'close to the source',
-  noticeable: 'a noticeable loss: answers will differ here and there',
+  noticeable: 'a noticeable loss: some answers will differ',
   large: 'a large loss: texts will differ',
   unknown: 'not measured',
 };
@@ -42,14 +42,14 @@ export function verdictOf(evaluations: readonly Evaluation[], relativeError: num
     return {
       grade: worst,
       says: WORDS[worst],
-      because: `KL ${kl.mean.toPrecision(3)} nats a token, ${change} on ${found.text}`,
+      because: `KL ${kl.mean.toPrecision(3)} nats per token, ${change} on ${found.text}`,
     };
   }
   if (relativeError === null) return { grade: 'unknown', says: WORDS.unknown, because: 'no text was read' };
   const by = grade(relativeError, BOUNDS.error);
   return {
     grade: by,
-    says: `${WORDS[by]} (by the errors of modules alone)`,
+    says: `${WORDS[by]} (from the errors of modules only)`,
     because: `mean relative error ${relativeError.toPrecision(3)}`,
   };
 }

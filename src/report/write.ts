@@ -17,8 +17,8 @@ export function refuseForeignReport(dir: string): void {
   for (const form of ['json', 'html'] as const) {
     const file = reportPath(dir, form);
     if (existsSync(file) && !isOurs(file, form))
-      throw new LpqError('LPQ_OUTPUT_EXISTS', `${file} exists already and is no report of lpq`, {
-        hint: 'Move it away, or leave the report out with --no-report.',
+      throw new LpqError('LPQ_OUTPUT_EXISTS', `${file} already exists and is not a report of lpq`, {
+        hint: 'Move it, or turn the report off with --no-report.',
       });
   }
 }

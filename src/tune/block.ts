@@ -27,7 +27,7 @@ export function withoutGradient(plan: BlockPlan): string | undefined {
   const branch = mlp.kind === 'experts' ? [mlp.norm] : aroundOf(mlp);
   const norms = [...aroundOf(attention), ...branch, ...ownNorms(attention)].filter((norm) => norm !== undefined);
   if (norms.some(({ kind }) => kind !== 'rms')) return 'layer norms';
-  return norms.some(({ turns, split }) => turns > 1 || split) ? 'norms of their own for each head' : undefined;
+  return norms.some(({ turns, split }) => turns > 1 || split) ? 'separate norms for each head' : undefined;
 }
 
 function surroundings({ beside, altUp, hyper, perLayer, scalar, shortcut }: BlockPlan): string | undefined {
@@ -35,7 +35,7 @@ function surroundings({ beside, altUp, hyper, perLayer, scalar, shortcut }: Bloc
   if (altUp) return 'alternating updates';
   if (hyper) return 'hyper-connections';
   if (perLayer) return 'per-layer embeddings';
-  if (scalar !== undefined) return 'a factor of their own';
+  if (scalar !== undefined) return 'a separate factor';
   return shortcut ? 'experts that are added behind a later block' : undefined;
 }
 

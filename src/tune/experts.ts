@@ -14,7 +14,7 @@ export interface Routes {
 
 /** Why a mixture cannot be trained; undefined: it can. */
 export function expertsWithoutGradient(plan: ExpertsPlan): string | undefined {
-  if (plan.apart) return 'experts beside an MLP with norms of its own';
+  if (plan.apart) return 'experts beside an MLP with its own norms';
   if (plan.latent) return 'experts behind a projection';
   if (plan.router.n > plan.experts.length) return 'experts that hand on what they read';
   if (plan.routing.weighInput) return 'experts whose inputs have weights';

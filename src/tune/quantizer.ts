@@ -23,7 +23,7 @@ export function tuned(base: Quantizer, options: TuneOptions): Quantizer {
       const lacking = withoutGradient(task.plan);
       if (lacking !== undefined && !warned) {
         warned = true;
-        task.warn(`blocks with ${lacking} are left as ${base.method} makes them: --tune cannot train those`, {
+        task.warn(`--tune cannot train blocks with ${lacking}: they stay as ${base.method} makes them`, {
           lacking,
         });
       }

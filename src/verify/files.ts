@@ -79,7 +79,7 @@ export async function checkListed(
   for (const [name, expected] of Object.entries(manifest.files)) {
     const listed = present.has(name);
     const got = listed ? await hashFile(path.join(dir, name)) : 'nothing';
-    const message = listed ? `the bytes of ${name} are not those that were written` : `${name} is missing`;
+    const message = listed ? `the bytes of ${name} have changed since they were written` : `${name} is missing`;
     if (PROSE.test(name) && got !== expected) recorder.note(`${message}; no engine reads it`);
     else recorder.check(got === expected, { check: 'files', got, expected, message });
   }

@@ -40,7 +40,7 @@ export interface VerifyFailure {
 
 export interface VerifyCheck {
   readonly name: CheckName;
-  /** skipped: nothing of the kind to check, or not asked for; `detail` says which. */
+  /** skipped: nothing to check, or not asked for; `detail` says which. */
   readonly status: 'passed' | 'failed' | 'skipped';
   /** Comparisons made: files, tensors, hashes or emulated strips. */
   readonly count: number;

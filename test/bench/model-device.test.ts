@@ -104,5 +104,5 @@ test('text is generated on a device up to the logits, which kernels that do noth
     else assert.equal(last?.code, 'LPQ_MODULE_NUMERICS', JSON.stringify(last));
   }
   const refused = await lpq(['generate', model, '--prompt', 'x', '--device', 'cuda', '--kv', 'k8v4'], env);
-  assert.match(refused.stderr, /^LPQ_DEVICE {2}there is no kernel for this cache of few bits/);
+  assert.match(refused.stderr, /^LPQ_DEVICE {2}there is no kernel for this low-bit KV cache/);
 });

@@ -51,7 +51,7 @@ export class Confined {
     });
     this.child.on('message', (reply: Reply) => this.take(reply));
     this.child.on('error', (cause) =>
-      this.end(() => new LpqError('LPQ_MEMORY', 'no process could be started to run the tokenizer in', { cause })),
+      this.end(() => new LpqError('LPQ_MEMORY', 'lpq could not start a process for the tokenizer', { cause })),
     );
     this.child.on('exit', (code, signal) => this.left(code, signal));
     this.idle();
@@ -115,7 +115,7 @@ export class Confined {
     const [pending] = this.queue;
     const used = this.seconds() - this.since;
     if (!pending || used <= pending.budget.seconds) return;
-    this.end(({ exceeded }) => exceeded({ of: 'time', got: `no end after ${used.toFixed(1)} s of computing` }));
+    this.end(({ exceeded }) => exceeded({ of: 'time', got: `still running after ${used.toFixed(1)} s of computing` }));
   }
 
   /** Processor time of the child so far. */

@@ -25,7 +25,7 @@ export function parseTemplates({ place, specialTokens, templates }: TemplateFile
       parsed.set(name, new Template(text));
     } catch (cause) {
       const which = templates.size > 1 ? ` '${name}'` : '';
-      throw new LpqError('LPQ_CONFIG', `the chat template${which} of ${place} is no Jinja that lpq can run`, {
+      throw new LpqError('LPQ_CONFIG', `the chat template${which} of ${place} is not Jinja that lpq can run`, {
         got: (cause as Error).message,
         cause,
       });
@@ -53,7 +53,7 @@ export function parseTemplates({ place, specialTokens, templates }: TemplateFile
       } catch (cause) {
         throw new LpqError(
           'LPQ_CALIBRATION_TEXT',
-          `line ${line} of ${file} does not go through the model's chat template`,
+          `line ${line} of ${file} is rejected by the model's chat template`,
           {
             got: (cause as Error).message,
             hint: `Change the conversation, or leave it out; the template is in ${place}.`,

@@ -20,9 +20,9 @@ export function openSync(dir: string): SyncTokenizer {
   const file = path.join(dir, 'tokenizer.json');
   if (!existsSync(file)) {
     const other = ['tokenizer.model', 'vocab.json', 'spiece.model'].filter((name) => existsSync(path.join(dir, name)));
-    throw new LpqError('LPQ_CONFIG', `${dir} has no tokenizer.json, without which text cannot be read`, {
+    throw new LpqError('LPQ_CONFIG', `${dir} has no tokenizer.json, which lpq needs to read text`, {
       got: other.length > 0 ? other.join(', ') : 'no tokenizer file',
-      hint: 'Copy tokenizer.json from the model you started with; AutoTokenizer.save_pretrained writes it.',
+      hint: 'Copy tokenizer.json from the original model; AutoTokenizer.save_pretrained writes it.',
     });
   }
   const settings = path.join(dir, 'tokenizer_config.json');

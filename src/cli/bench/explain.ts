@@ -72,7 +72,7 @@ export async function importTuning(file: string, device: string, run: Run): Prom
 function kept(device: string): { path: string; key: TuningKey } {
   const found = store(device);
   if (found.path !== '') return found;
-  throw new LpqError('LPQ_USAGE', 'there is no place for tuned settings', {
+  throw new LpqError('LPQ_USAGE', 'no path for tuned settings is set', {
     got: process.env.LPQ_KERNEL_TUNING ? `LPQ_KERNEL_TUNING=${process.env.LPQ_KERNEL_TUNING}` : 'no HOME',
     expected: 'a path in LPQ_KERNEL_TUNING, or HOME',
   });

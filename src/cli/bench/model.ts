@@ -89,7 +89,7 @@ async function model(flags: ModelFlags, run: Run): Promise<void> {
     (await import('../options/preflight.js')).requireMemory(
       `lpq bench model of ${blocks} blocks of ${shape.name}`,
       benchBytes(request),
-      'Use --blocks with fewer of them (the others take what these do), a smaller --shape, or --device cuda.',
+      'Use --blocks with fewer of them (the others count like these), a smaller --shape, or --device cuda.',
     );
   const shown = progress(run, 'model');
   const bench = await benchModel(rt, request, {
@@ -103,7 +103,7 @@ async function model(flags: ModelFlags, run: Run): Promise<void> {
   const tables = (['prefill', 'decode'] as const)
     .map((phase) => stepTable(phase, bench.rows))
     .flatMap(([head, body]) => (body.length > 0 ? [table(head, body)] : []));
-  const left = bench.leftOut.map((what) => `not measured, for want of memory: ${what}\n`).join('');
+  const left = bench.leftOut.map((what) => `not measured, because memory is short: ${what}\n`).join('');
   run.report.result({ command: 'bench model', ...bench }, tables.join('\n') + left);
 }
 

@@ -28,8 +28,8 @@ const BUNDLED_WINDOWS = 16;
 export async function compare(given: readonly string[], flags: CompareFlags, run: Run): Promise<void> {
   const { output, ctx } = flags;
   if (output !== undefined && existsSync(output))
-    throw new LpqError('LPQ_OUTPUT_EXISTS', `the output ${output} exists already`, {
-      hint: 'Choose another path or remove it first; lpq never overwrites.',
+    throw new LpqError('LPQ_OUTPUT_EXISTS', `the output ${output} already exists`, {
+      hint: 'Choose another path, or remove it first; lpq never overwrites.',
     });
   const twice = given.find((dir, i) => given.indexOf(dir) !== i);
   if (twice !== undefined)

@@ -38,25 +38,25 @@ export async function examine(): Promise<Finding[]> {
     tool(
       'C++ compiler',
       compiler,
-      'the native part cannot be built here',
+      'this machine cannot build the native part',
       'Install g++ >= 11 or clang++ >= 14, or set CXX.',
     ),
-    tool('cmake', cmake, 'the native part cannot be built here', 'Install cmake >= 3.22.'),
-    tool('ninja', ninja, 'nothing but time: make builds the native part too', 'Install ninja-build.'),
+    tool('cmake', cmake, 'this machine cannot build the native part', 'Install cmake >= 3.22.'),
+    tool('ninja', ninja, 'only time: make builds the native part too', 'Install ninja-build.'),
     {
       name: 'OpenBLAS',
       status: openblas ? 'ok' : 'missing',
       found: openblas ?? 'not found',
-      ...(!openblas && { cost: 'nothing: the linear algebra is built in' }),
+      ...(!openblas && { cost: 'nothing: lpq has its own linear algebra' }),
     },
     tool(
       'CUDA driver',
       driver,
-      'no GPU can be used; everything runs on the CPU',
+      'lpq cannot use a GPU; everything runs on the CPU',
       "Install NVIDIA's driver (libcuda.so.1), if there is a GPU.",
     ),
     gpus,
-    tool('nvcc', nvcc, 'CUDA kernels cannot be compiled here; the CPU part builds alone', 'Install the CUDA toolkit.'),
+    tool('nvcc', nvcc, 'this machine cannot compile the CUDA kernels; it builds only the CPU part', 'Install the CUDA toolkit.'),
   ];
 }
 
@@ -181,7 +181,7 @@ async function findGpus(): Promise<Finding> {
     return {
       name: 'GPUs',
       status: 'missing',
-      found: present ? `none listed by nvidia-smi, although a driver is loaded (${present})` : 'none',
+      found: present ? `nvidia-smi lists none, although a driver is loaded (${present})` : 'none',
       cost: 'everything runs on the CPU',
     };
   }
@@ -197,7 +197,7 @@ export function presentGpus(gpus: readonly Gpu[]): Finding {
     status: 'ok',
     found: text.join(', '),
     ...(without.length > 0 && {
-      cost: `${without.join(', ')}: no INT4 tensor core, so W4Ax multiplies blocks of 4 bits as INT8: fewer bytes, no fewer operations`,
+      cost: `${without.join(', ')}: no INT4 tensor cores, so W4Ax multiplies 4-bit blocks as INT8: fewer bytes, but not fewer operations`,
     }),
     data: { gpus },
   };

@@ -99,7 +99,7 @@ function textOptions(flags: EvalFlags): TextOptions | undefined {
   if (given.length === 0)
     throw new LpqError(
       'LPQ_USAGE',
-      'nothing says what to evaluate on: --text FILE, --choices FILE or --last-word FILE',
+      'the file to evaluate on is missing: --text FILE, --choices FILE or --last-word FILE',
     );
   if (given.length > 1) throw new LpqError('LPQ_USAGE', `${given.join(' and ')} exclude each other`);
   if (text !== undefined) return { ...flags, text };

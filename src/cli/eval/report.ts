@@ -34,7 +34,7 @@ export async function evaluateAgainst(dir: string, options: TextOptions, run: Ru
     ...(source
       ? [
           line`source ppl ${bar(source.perplexity.ppl, source.perplexity.error, 4)}   ${source.name}\n`,
-          `KL ${bar(source.kl.mean, source.kl.error, 5)} nats a token   same top token ${bar(100 * source.sameTop.mean, source.sameTop.error === null ? null : 100 * source.sameTop.error, 2)} %\n`,
+          `KL ${bar(source.kl.mean, source.kl.error, 5)} nats per token   same top token ${bar(100 * source.sameTop.mean, source.sameTop.error === null ? null : 100 * source.sameTop.error, 2)} %\n`,
         ]
       : []),
     ...(written ? [line`added to ${written.json}\n`] : []),

@@ -28,7 +28,7 @@ export async function lengthWarning(source: WeightSource, ctx: number, run: Run)
   return () => {
     if (ctx > tokens)
       run.report.warn(
-        `windows of ${ctx} tokens are longer than the ${tokens} that the model was made for (${because}): its perplexity is that of tokens out of its reach; --ctx ${tokens} is within it`,
+        `windows of ${ctx} tokens are longer than the ${tokens} that the model was made for (${because}), which raises the perplexity: use --ctx ${tokens} or less`,
         { ctx, made: tokens },
       );
   };

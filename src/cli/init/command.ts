@@ -21,7 +21,7 @@ export async function init(
 ): Promise<void> {
   const { existsSync } = await import('node:fs');
   if (existsSync(file))
-    throw new LpqError('LPQ_OUTPUT_EXISTS', `the output ${file} exists already`, {
+    throw new LpqError('LPQ_OUTPUT_EXISTS', `the output ${file} already exists`, {
       hint: 'Choose another path with -o, or remove it first; lpq never overwrites.',
     });
   if (!input.isTTY)

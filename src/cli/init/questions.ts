@@ -52,7 +52,7 @@ const QUESTIONS = {
     takes: (text: string) => (text === 'none' ? undefined : engineNamed(text, false).name),
   },
   weights: {
-    asks: 'How many bits a weight? 8, 4, 3, 2, or a type such as fp8 or f6e3m2',
+    asks: 'How many bits per weight? 8, 4, 3, 2, or a type such as fp8 or f6e3m2',
     otherwise: '4',
     takes: (text: string) => {
       const given = /^\d+$/.test(text) ? { bits: Number(text) } : { dtype: text };
@@ -87,7 +87,7 @@ export async function ask(input: NodeJS.ReadableStream, output: NodeJS.WritableS
       if (done)
         throw new LpqError('LPQ_USAGE', 'the answers ended before the last question', {
           got: `no answer to: ${asks}`,
-          hint: 'Answer each question; Enter takes what stands in brackets.',
+          hint: 'Answer each question; Enter takes the value in brackets.',
         });
       try {
         return takes(value.trim() || otherwise);

@@ -54,7 +54,7 @@ function foreignInspection(dir: string, kind: DirectoryKind, weights: Checkpoint
       ...(model ? modelFacts(model) : []),
       ...rows,
       ...(modules.length > 0 ? [lowBitFact({ modules })] : []),
-      ...(problem ? [['problem', `${problem.message}; lpq doctor ${dir} tells more`] as const] : []),
+      ...(problem ? [['problem', `${problem.message}; lpq doctor ${dir} explains it`] as const] : []),
     ]),
     ...(modules.length > 0 ? ['\n', foreignTable(modules)] : []),
     ...notes.map((note) => line`${note}\n`),

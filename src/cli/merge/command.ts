@@ -29,6 +29,6 @@ async function merge(output: string, run: Run): Promise<void> {
   const seconds = (performance.now() - started) / 1000;
   run.report.result(
     { command: 'merge', output, ...merged, seconds },
-    line`merged ${counted(merged.modules, 'module')} of ${counted(merged.shards, 'shard')} into ${output}, ${duration(seconds)}; the shards may be removed\n`,
+    line`merged ${counted(merged.modules, 'module')} of ${counted(merged.shards, 'shard')} into ${output}, ${duration(seconds)}; you can remove the shards\n`,
   );
 }

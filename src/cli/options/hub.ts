@@ -60,7 +60,7 @@ function alsoNoDirectory(error: unknown, given: string): unknown {
   if (!(error instanceof LpqError)) return error;
   if (!['LPQ_HUB_ACCESS', 'LPQ_HUB_NOT_FOUND', 'LPQ_HUB_OFFLINE', 'LPQ_HUB_UNREACHABLE'].includes(error.code))
     return error;
-  return new LpqError(error.code, `${error.message}; and there is no directory ${given}`, {
+  return new LpqError(error.code, `${error.message}; there is no directory ${given}`, {
     got: error.got,
     expected: error.expected,
     ...(error.hint !== undefined && { hint: error.hint }),

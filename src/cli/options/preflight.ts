@@ -74,7 +74,7 @@ export function preflight(output: string, needs: Needs, run: Run): void {
   run.report.event('preflight', { ...needs, free: free ?? null }, needsLine(needs, free));
   const limit = memoryLimit();
   if (needs.rss > limit)
-    run.report.warn(`the run may need ${bytes(Math.round(needs.rss))} of memory, and there are ${bytes(limit)}`, {
+    run.report.warn(`the run may need ${bytes(Math.round(needs.rss))} of memory, but only ${bytes(limit)}`, {
       rss: needs.rss,
       limit,
     });
@@ -87,6 +87,6 @@ export function preflight(output: string, needs: Needs, run: Run): void {
   throw new LpqError('LPQ_DISK_FULL', sentence, {
     got: bytes(free),
     expected: `at least ${bytes(needs.output)}`,
-    hint: 'Free some space or choose another disk; LPQ_PREFLIGHT=warn begins nevertheless.',
+    hint: 'Free some space or choose another disk; LPQ_PREFLIGHT=warn starts anyway.',
   });
 }

@@ -5,5 +5,5 @@ import type { Run } from '../run.js';
 export function registerOutput(output: OutputDirectory, run: Run): void {
   run.interrupt.cleanup(() => output.abortSync());
   for (const place of output.cleared)
-    run.report.warn(`removed ${place}, which a killed run had left`, { removed: place });
+    run.report.warn(`removed ${place}, the remains of a killed run`, { removed: place });
 }

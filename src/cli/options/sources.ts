@@ -95,7 +95,7 @@ export async function requireKind(dir: string, wanted: keyof typeof WANTED): Pro
 /** Weights lie beside their config.json and tokenizer.json. Throws LPQ_FILE for a file. */
 export function requireDirectory(place: string): void {
   if (!factsOf(place)?.isFile()) return;
-  throw new LpqError('LPQ_FILE', `${place} is a file, and lpq works on the directory of a checkpoint`, {
+  throw new LpqError('LPQ_FILE', `${place} is a file, but lpq needs the directory of a checkpoint`, {
     got: 'a file',
     expected: 'a directory with config.json and the weights',
     hint: `Give ${path.dirname(place)}.`,
@@ -104,7 +104,7 @@ export function requireDirectory(place: string): void {
 
 function remedy(kind: DirectoryKind, wanted: keyof typeof WANTED, readable: boolean): string {
   if (wanted === 'source')
-    return `Start from the checkpoint before it was quantized${readable ? '; lpq quantize --requantize takes this one, which loses a second time' : ''}.`;
+    return `Start from the checkpoint before it was quantized${readable ? '; lpq quantize --requantize accepts this one, and loses quality a second time' : ''}.`;
   if (kind === 'lpq-artifact') return 'Give the directory that it was packed from.';
   if (kind === 'lpq-canonical' || (wanted === 'lpq-artifact' && readable)) return 'Pack it first, with lpq pack.';
   if (kind !== 'source') return 'Start from the checkpoint before it was quantized.';

@@ -94,7 +94,7 @@ async function pack(given: string, flags: PackFlags, run: Run): Promise<void> {
 /** Throws LPQ_USAGE unless one of --target and --for says what to pack for. */
 function checkWish({ target, tp, shard }: PackFlags, engine: Engine | undefined): void {
   if (target === undefined && !engine)
-    throw new LpqError('LPQ_USAGE', 'nothing says what to pack for', {
+    throw new LpqError('LPQ_USAGE', 'the engine or target to pack for is missing', {
       expected: '--target NAME or --for ENGINE',
       hint: 'Use for example --for vllm, or --target gptq.',
     });
@@ -139,7 +139,7 @@ export async function packDirectory(
     const { packTarget } = await import('../../pack/targets/index.js');
     if (reading > 0 && !packTarget(options.target).activations)
       run.report.warn(
-        `${reading} modules were quantized for activations of 4 and 8 bits (W4Ax); ${options.target} packs their weights alone, for 16 bits; --target comet packs both`,
+        `${reading} modules were quantized for activations of 4 and 8 bits (W4Ax); ${options.target} packs only their weights, for 16-bit activations; --target comet packs both`,
         { modules: reading },
       );
     const task = run.report.task('pack', input.moduleNames().length);

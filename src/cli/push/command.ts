@@ -35,7 +35,7 @@ async function push(dir: string, name: string, flags: PushFlags, run: Run): Prom
   const { parseModelName, printModelName } = await import('../../hub/name.js');
   const model = parseModelName(name);
   if (!model)
-    throw new LpqError('LPQ_USAGE', `'${name}' is no name of the Hub`, { got: name, expected: 'ORG/NAME[@BRANCH]' });
+    throw new LpqError('LPQ_USAGE', `'${name}' is not a name on the Hub`, { got: name, expected: 'ORG/NAME[@BRANCH]' });
   const place = path.resolve(dir);
   const { files, notes } = await contentsOf(dir);
   const total = files.reduce((sum, { size }) => sum + size, 0);
@@ -48,7 +48,7 @@ async function push(dir: string, name: string, flags: PushFlags, run: Run): Prom
         ['file', 'size'],
         files.map((file) => [file.path, bytes(file.size)]),
       ) +
-        line`\n${counted(files.length, 'file')}, ${bytes(total)}, would go to ${to}; nothing was sent. With --yes they are.\n`,
+        line`\n${counted(files.length, 'file')}, ${bytes(total)}, would go to ${to}; lpq sent nothing. Add --yes to upload.\n`,
     );
     return;
   }
@@ -95,15 +95,15 @@ async function contentsOf(dir: string): Promise<{ files: PushedFile[]; notes: st
   const { listFiles } = await import('../../../formats/directory/output-directory.js');
   const kind = directoryKind(dir);
   if (kind !== 'lpq-canonical' && kind !== 'lpq-artifact')
-    throw new LpqError('LPQ_FILE', `${dir} is nothing that lpq quantized or packed`, {
+    throw new LpqError('LPQ_FILE', `${dir} was not quantized or packed by lpq`, {
       got: kind,
-      hint: 'Give the -o of lpq quantize or lpq pack; upload other directories with a program of the Hub.',
+      hint: 'Give the -o of lpq quantize or lpq pack; upload other directories with the Hub's own tools.',
     });
   const names = (await listFiles(dir)).filter((name) => !name.split('/').some((part) => part.startsWith('.')));
   const files = names.map((name) => ({ path: name, size: statSync(path.join(dir, name)).size }));
   const notes: string[] = [];
   const card = names.includes('README.md') ? readFileSync(path.join(dir, 'README.md'), 'utf8') : '';
   if (!/^base_model:/m.test(card))
-    notes.push('its card (README.md) names no base model, for it was made from a directory without a name of the Hub');
+    notes.push('its card (README.md) names no base model, because it was made from a directory without a Hub name');
   return { files, notes };
 }

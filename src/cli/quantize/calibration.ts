@@ -38,7 +38,7 @@ export async function calibrate({ source, settings, calib }: CalibrationOptions,
       ...(chatTemplate !== undefined && { chatTemplate }),
       ...(files && { files }),
     },
-    `calibrating on ${sequences.length} of ${available} ${kind === 'mix' ? 'sequences' : kind} of ${name}: ${tokens.toLocaleString('en')} tokens, at most ${seqLen} a sequence${prefix ? `, each behind token ${prefix.join(' ')}` : ''}, seed ${seed}`,
+    `calibrating on ${sequences.length} of ${available} ${kind === 'mix' ? 'sequences' : kind} of ${name}: ${tokens.toLocaleString('en')} tokens, at most ${seqLen} in a sequence${prefix ? `, each behind token ${prefix.join(' ')}` : ''}, seed ${seed}`,
   );
   await warnOfLength(source, found, run);
   if (files && sequences.length < samples) {
@@ -98,7 +98,7 @@ export async function saveStatistics(
   const sizeOf = (manifest: StatisticsManifest) => statisticsBytes(Object.values(manifest.feeds));
   if (partial === 'resume' && existsSync(output)) {
     const manifest = await sameStatistics(request, rts);
-    run.report.event('statistics', { output, kept: true }, `the statistics in ${output} are there already`);
+    run.report.event('statistics', { output, kept: true }, `the statistics in ${output} already exist`);
     return { manifest, bytes: sizeOf(manifest) };
   }
   let task: ReturnType<typeof run.report.task> | undefined;
@@ -111,7 +111,7 @@ export async function saveStatistics(
         run.report.event(
           'statistics',
           { output, feeds, bytes: size, blocks },
-          `taking statistics of ${feeds} inputs of linears in ${blocks} blocks, ${bytes(size)}, for ${output}`,
+          `collecting statistics of ${feeds} inputs of linears in ${blocks} blocks, ${bytes(size)}, for ${output}`,
         );
         task = run.report.task('statistics', feeds);
       },
@@ -147,7 +147,7 @@ async function sameStatistics(
     if (other.length === 0) return saved.manifest;
     throw new LpqError(
       'LPQ_RESUME',
-      `the statistics in ${request.output} were taken with another ${other.join(', ')}`,
+      `the statistics in ${request.output} were saved with another ${other.join(', ')}`,
       {
         hint: 'Choose another directory for --save-stats, or remove this one.',
       },

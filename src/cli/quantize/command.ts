@@ -70,7 +70,7 @@ export function quantizeCommand(program: Command, run: Run): Command {
       .option('--requantize', 'accept a model that GPTQ, AWQ or another tool quantized, if its wider weights are lost')
       .option(
         '--shard <i/n>',
-        'make make only part i (from 0) of n, for lpq merge; with --method rtn or --stats',
+        'make only part i (from 0) of n, for lpq merge; with --method rtn or --stats',
         parseShard,
       )
       .option('--redo <regex>', 'quantize only the modules whose path matches, and copy the rest from --from')
@@ -214,7 +214,7 @@ async function checkPlan(
     const { bits, modules } = (await import('../../quantize/requantized.js')).requantized(checkpoint, plan);
     if (modules.length > 0)
       run.report.warn(
-        `${counted(modules.length, 'module')} of ${source} are there in ${bits} bits and nothing wider: quantizing them again loses a second time (lpq pack takes their codes as they are)`,
+        `${counted(modules.length, 'module')} of ${source} exist only in ${bits} bits: quantizing them again loses quality a second time (lpq pack keeps their codes)`,
         { modules },
       );
     (await import('../options/kv.js')).kvOf(settings, checkpoint);
@@ -231,8 +231,8 @@ function withGroups<T>({ name, codes }: Method, plan: () => T): T {
     if (!codes || !(error instanceof LpqError) || error.code !== 'LPQ_GROUP_SIZE') throw error;
     throw new LpqError(error.code, error.message, {
       got: error.got,
-      expected: `input features that groups of ${codes.block} divide: --method ${name} has no others`,
-      hint: `Leave such modules out with a rule of a recipe (skip), or use ${methodThat((method) => !method.codes)}.`,
+      expected: `input features that groups of ${codes.block} divide, for --method ${name}`,
+      hint: `Skip such modules with a recipe rule (skip: true), or use ${methodThat((method) => !method.codes)}.`,
       cause: error,
     });
   }

@@ -82,7 +82,7 @@ export async function deploy(
     await pack();
   } catch (error) {
     run.report.warn(
-      `the quantized checkpoint stays in ${quantized}; lpq pack ${quantized} --for ${engine.name} -o ${output} goes on from it`,
+      `the quantized checkpoint stays in ${quantized}; lpq pack ${quantized} --for ${engine.name} -o ${output} continues from it`,
       { quantized },
     );
     throw error;

@@ -56,7 +56,7 @@ export async function printPlan(
       const base = { name, shape: [n, k] as const };
       try {
         const chosen = schemeOf(linear, scheme, rules);
-        if (!chosen) return { ...base, action: 'skip', reason: 'a rule of the recipe leaves it as it is' };
+        if (!chosen) return { ...base, action: 'skip', reason: 'a recipe rule skips it' };
         const groups = printGranularity(chosen.granularity);
         return {
           ...base,
@@ -146,9 +146,9 @@ async function timedNeeds(
   const { solveBlock, method } = await methodOf(options.settings).quantizer(options.settings);
   if (solveBlock && flags.timed)
     throw new LpqError('LPQ_USAGE', `--timed does not know how long --method ${method} trains whole blocks`, {
-      hint: 'Leave --tune out, and add what docs/methods.md says that it takes.',
+      hint: 'Leave --tune out, and add the time of docs/methods.md.',
     });
-  if (solveBlock) run.report.warn('the memory is that of solving feed by feed; training whole blocks takes more');
+  if (solveBlock) run.report.warn('the memory is that of GPTQ; training whole blocks takes more');
   if (!flags.timed) return needsOf(options, false);
   const rts = openRuntimes(run, deviceFor(options.settings, flags));
   const needs = await needsOf(options, rts[0]?.device !== 'cpu');
@@ -176,8 +176,8 @@ async function timedNeeds(
 /** What a plan without weights does not know. */
 function tellPlan(source: SourceCheckpoint, run: Run): void {
   const beyond = beyondPlan(source).length;
-  const rest = beyond > 0 ? `; ${counted(beyond, 'tensor')} of its index beside the language model not counted` : '';
-  run.report.warn(`${source.dir} holds no weights: the plan is that of its config.json${rest}`, { beyond });
+  const rest = beyond > 0 ? `; ${counted(beyond, 'tensor')} of its index, outside the language model, not counted` : '';
+  run.report.warn(`${source.dir} holds no weights: the plan follows its config.json${rest}`, { beyond });
 }
 
 function totals(modules: readonly PlannedModule[]): string {

@@ -35,7 +35,7 @@ export function fitGroupSize(options: QuantizeOptions, run: Run): QuantizeOption
   const left = open.filter(({ k }) => k % least !== 0).map(({ name }) => name);
   if (left.length > 0)
     run.report.warn(
-      `${left.length === 1 ? 'a module stays' : `${left.length} modules stay`} in 16 bits, for no group size divides its input features: ${left.slice(0, 5).join(', ')}${left.length > 5 ? ', ...' : ''}; --group-size channel quantizes all`,
+      `${left.length === 1 ? 'a module stays' : `${left.length} modules stay`} in 16 bits, because no group size divides its input features: ${left.slice(0, 5).join(', ')}${left.length > 5 ? ', ...' : ''}; --group-size channel quantizes all`,
       { modules: left },
     );
   const sized = options.rules.map((rule) => withSize(rule, settings, size));

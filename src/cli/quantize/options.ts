@@ -120,8 +120,8 @@ export async function quantizeOptions(
       {
         hint:
           pack === undefined
-            ? 'Choose the bits once, with --print-recipe, and give every shard that recipe.'
-            : 'Pack what lpq merge makes of the shards.',
+            ? 'Choose the bits once with --print-recipe, and give every shard that recipe.'
+            : 'Run lpq merge, then pack its output.',
       },
     );
   const redo = redoOf(flags, methodOf(settings));

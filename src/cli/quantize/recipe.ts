@@ -112,7 +112,7 @@ function malformed(file: string, value: unknown, issue: z.core.$ZodIssue): LpqEr
   );
   const field = fieldOf(String(issue.path.at(-1)));
   const takes = field && saysOf(field);
-  return bad(file, place, takes ? 'has a value it does not take' : issue.message, {
+  return bad(file, place, takes ? 'has an invalid value' : issue.message, {
     got: printed(got),
     ...(takes && { expected: takes }),
   });

@@ -10,6 +10,6 @@ export function resumable(thrown: unknown, output: OutputDirectory | undefined):
   const error = asLpqError(thrown);
   if (!output?.keep || REFUSED.has(error.code)) return error;
   const { code, message, got, expected, hint, cause } = error;
-  const resume = `The finished blocks are kept in ${output.root}: repeat the command with --resume to go on from there, or with --restart to discard them.`;
+  const resume = `The finished blocks stay in ${output.root}: repeat the command with --resume to continue, or with --restart to discard them.`;
   return new LpqError(code, message, { got, expected, cause, hint: hint === undefined ? resume : `${hint} ${resume}` });
 }

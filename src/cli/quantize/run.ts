@@ -83,7 +83,7 @@ export async function quantizeInto(
           `${modules} modules of ${weights.toLocaleString('en')} weights in ${blocks} blocks`,
         );
         if (left.length > 0)
-          run.report.warn(`${left.length} tensors that the architecture does not use go through as they are`, {
+          run.report.warn(`${left.length} tensors that the architecture does not use pass through unchanged`, {
             tensors: left,
           });
         total = modules;
@@ -93,10 +93,10 @@ export async function quantizeInto(
         run.report.event(
           'resume',
           { blocks, of, modules, damaged },
-          `going on from ${blocks} finished blocks of ${of}`,
+          `continues from ${blocks} finished blocks of ${of}`,
         );
         if (damaged.length > 0)
-          run.report.warn(`block ${damaged.join(', ')} was finished but is damaged, and is done again`, { damaged });
+          run.report.warn(`block ${damaged.join(', ')} is damaged and will be computed again`, { damaged });
         task = run.report.task('quantize', total - modules);
       },
       onStage: (block, blocks, name) => {
@@ -145,7 +145,7 @@ function tellOfIdle(modules: readonly ModuleLine[], run: Run): void {
   const named = idle.slice(0, NAMED).map(({ name, tokens }) => `${name} (${counted(tokens, 'token')})`);
   const more = idle.length > NAMED ? [`${idle.length - NAMED} more`] : [];
   run.report.warn(
-    `${counted(idle.length, 'module')} saw fewer calibration tokens than an eighth of their input features, and are rounded to nearest: ${[...named, ...more].join(', ')} (more --samples, or --moe-coverage for experts, let them see more)`,
+    `${counted(idle.length, 'module')} saw fewer calibration tokens than an eighth of their input features, so lpq rounds them to nearest: ${[...named, ...more].join(', ')} (use more --samples, or --moe-coverage for experts)`,
     { modules: idle },
   );
 }

@@ -124,7 +124,7 @@ export function mergeSettings(flags: Settings, recipe: Settings, typed = true): 
   const given: Settings = overrideScheme(recipe, flags);
   const method = methodOf({ method: given.method ?? (METHODS[0]?.name as string) });
   if (typed && given.bits === undefined && given.dtype === undefined)
-    throw new LpqError('LPQ_USAGE', 'nothing says which type to quantize to', {
+    throw new LpqError('LPQ_USAGE', 'the type to quantize to is missing', {
       expected: '--bits N or --dtype T',
       hint: 'Use for example --bits 4, --dtype i8 or --dtype f4e2m1.',
     });
@@ -166,7 +166,7 @@ export function requireKv({ kv, ...rest }: KvSettings): void {
   const idle = KV_FIELDS.find(({ field }) => rest[field as keyof typeof rest] !== undefined);
   if (kv === undefined && idle)
     throw new LpqError('LPQ_USAGE', `${flagOf(idle)} has no effect without --kv`, {
-      hint: 'Say how many bits keys and values have, for example --kv 4.',
+      hint: 'Give the bits of the KV cache, for example --kv 4.',
     });
 }
 
@@ -189,13 +189,13 @@ export function checkCalibration(settings: FullSettings, flags: Settings, given:
   if (!stats) return settings;
   if (needs === 'activations')
     throw new LpqError('LPQ_USAGE', `--method ${name} needs activations, which --stats does not have`, {
-      hint: 'Leave --stats out: the method takes a forward pass of the quantized model.',
+      hint: 'Leave --stats out: the method needs a forward pass of the quantized model.',
     });
   if (saveStats) throw new LpqError('LPQ_USAGE', '--save-stats and --stats exclude each other');
   const text = [...CALIBRATION_FIELDS, ...TEXT_FIELDS].find(({ field }) => flags[field] !== undefined);
   const flag = calib ? '--calib' : text && flagOf(text);
   if (flag)
-    throw new LpqError('LPQ_USAGE', `${flag} has no effect with --stats, which was taken with a text of its own`, {
+    throw new LpqError('LPQ_USAGE', `${flag} has no effect with --stats, which already has a text`, {
       hint: 'Leave one of them out.',
     });
   const still = options.filter(({ withoutActivations }) => withoutActivations !== undefined);

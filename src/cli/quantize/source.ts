@@ -61,7 +61,7 @@ async function merged(source: string, given: string, adapter: string, run: Run) 
     const { name } = directoryOrigin(source);
     opened.close();
     if (typeof base === 'string' && base.split('/').at(-1) !== name.split('/').at(-1))
-      run.report.warn(`the adapter was trained on ${base}, and the model is ${name}: its tensors fit`);
+      run.report.warn(`the adapter was trained on ${base}, and the model is ${name}, but its tensors fit`);
     run.report.event(
       'lora',
       { adapter, tensors: opened.edits.size },

@@ -80,7 +80,7 @@ function reached(
     line`quality  ${says}: ${because}\n`,
     ...(worst ? [line`worst    ${worst.name}, error ${significant(worst.relativeError)}\n`] : []),
   ];
-  if (shard) return `${quality.join('')}next     lpq merge, when every shard is there\n`;
+  if (shard) return `${quality.join('')}next     lpq merge, when all shards exist\n`;
   // With --for what is told next is how to serve it.
   if (reportAs !== undefined) return quality.join('');
   const measure = line`lpq eval ${output} --text FILE --source ${source}`;

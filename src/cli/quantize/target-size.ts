@@ -49,7 +49,7 @@ export async function solveTarget(
     const fixed = new Set([...plan.keys()].filter((name) => options.rules.some(({ match }) => match.test(name))));
     const units = unitsOf(graph, new Set([...plan.keys()].filter((name) => !fixed.has(name))));
     if (units.length === 0)
-      throw new LpqError('LPQ_USAGE', 'the rules of the recipe leave no module whose bits could be chosen');
+      throw new LpqError('LPQ_USAGE', 'the recipe's rules fix the bits of every module');
     const schemes = WIDTHS.map((bits) => schemeFrom({ ...options.settings, bits }));
     const samples = Math.min(SEQUENCES, options.settings.samples);
     const text = await calibrate({ ...options, settings: { ...options.settings, samples } }, run);
@@ -97,7 +97,7 @@ export async function solveTarget(
         uniform: uniform ?? null,
         units: units.map(({ linears }, i) => ({ modules: linears.map(({ name }) => name), bits: chosen[i]?.value })),
       },
-      `chose ${counts.map(([bits, count]) => `${bits} bits for ${count}`).join(', ')} of ${units.length} groups of modules: ${bpw.toFixed(3)} bits per weight, ${bytes(size)}; predicted divergence ${significant(error)} nats a token${uniform ? ` (${significant(uniform.error)} with ${uniform.bits} bits everywhere)` : ''}`,
+      `chose ${counts.map(([bits, count]) => `${bits} bits for ${count}`).join(', ')} of ${units.length} groups of modules: ${bpw.toFixed(3)} bits per weight, ${bytes(size)}; predicted divergence ${significant(error)} nats per token${uniform ? ` (${significant(uniform.error)} with ${uniform.bits} bits everywhere)` : ''}`,
     );
     return solved.options;
   } finally {
@@ -154,7 +154,7 @@ async function search(
     {
       got: target.kind === 'bpw' ? target.bits : bytes(target.bytes),
       expected: `at least ${smallest.toFixed(3)} bits per weight${Number.isNaN(least) ? '' : `; the smallest that was tried took ${bytes(least)}`}`,
-      hint: `${taken}Use larger groups, or --lm-head: what is not quantized takes its size too.`,
+      hint: `${taken}Use larger groups, or --lm-head: unquantized tensors count too.`,
     },
   );
 }

@@ -27,8 +27,8 @@ async function report(a: string, b: string | undefined, options: { output?: stri
   const { replaceFile, reportPath } = await import('../../report/write.js');
   const first = await openReport(a);
   if (output !== undefined && existsSync(output))
-    throw new LpqError('LPQ_OUTPUT_EXISTS', `the output ${output} exists already`, {
-      hint: 'Choose another path or remove it first; lpq never overwrites.',
+    throw new LpqError('LPQ_OUTPUT_EXISTS', `the output ${output} already exists`, {
+      hint: 'Choose another path, or remove it first; lpq never overwrites.',
     });
   if (b === undefined) {
     const { reportPage } = await import('../../report/html.js');
@@ -110,7 +110,7 @@ export async function openReport(place: string): Promise<Report> {
   const { requireKind } = await import('../options/sources.js');
   await requireKind(place, 'lpq-canonical');
   if (!existsSync(path.join(place, 'lpq.json')))
-    throw new LpqError('LPQ_CANONICAL', `${place} was quantized by another tool, which left no record of how`, {
+    throw new LpqError('LPQ_CANONICAL', `${place} was quantized by another tool, which left no record`, {
       hint: 'Give the output of lpq quantize.',
     });
   const manifest = readManifest(place, canonicalSchema, 'LPQ_CANONICAL');
@@ -129,7 +129,7 @@ function summary({ output, method, totals, evaluations }: Report): string {
   const error = relativeError === null ? '' : `, mean relative error ${relativeError.toPrecision(3)}`;
   const time = seconds === null ? '' : `, ${seconds.toFixed(1)} s`;
   const quality = evaluations.map(({ text, perplexity, source }) => {
-    const kl = source ? `, KL ${source.kl.mean.toPrecision(3)} nats a token` : '';
+    const kl = source ? `, KL ${source.kl.mean.toPrecision(3)} nats per token` : '';
     return line`perplexity ${perplexity.ppl.toFixed(4)} on ${text}${kl}\n`;
   });
   const first = line`${output}: ${method}, ${counted(modules, 'module')}, ${bitsPerWeight.toFixed(3)} bits per weight${error}${time}\n`;

@@ -22,7 +22,7 @@ const CUDA = {
   },
   LPQ_CUDA_MEMORY: {
     what: 'there is not enough device memory',
-    hint: 'Close other programs on the device, use fewer or shorter calibration sequences (--samples, --seq-len), or --device cpu; a higher --vram-limit helps only where the device has more.',
+    hint: 'Close other programs on the device, use fewer or shorter calibration sequences (--samples, --seq-len), or --device cpu; a higher --vram-limit helps only if the device has more.',
   },
   LPQ_HOST_MEMORY: {
     what: 'there is not enough pinned host memory',
@@ -37,7 +37,7 @@ const FACTS: readonly (readonly [RegExp, (found: readonly string[]) => ErrorFact
   [
     /no room for (\d+ MiB) on \S+ (\d+ MiB) are in use, (\d+ MiB) reserved, the limit is (\d+ MiB)/,
     ([, asked, used, reserved, limit]) => ({
-      got: `${asked} asked for, ${used} in use, ${reserved} held`,
+      got: `${asked} requested, ${used} in use, ${reserved} reserved`,
       expected: `at most ${limit} in all`,
     }),
   ],

@@ -7,7 +7,7 @@ import { cudaError } from './cuda-failure.js';
 /** Codes that native code throws (native/include/lpq/failure.h) and what they are to a user. */
 const NATIVE = {
   LPQ_NATIVE_MEMORY: { code: 'LPQ_MEMORY', what: 'there is not enough memory' },
-  LPQ_NATIVE_NUMERICS: { code: 'LPQ_MODULE_NUMERICS', what: 'a computation met NaN or infinity' },
+  LPQ_NATIVE_NUMERICS: { code: 'LPQ_MODULE_NUMERICS', what: 'a computation produced NaN or infinity' },
   LPQ_NATIVE_FILE: { code: 'LPQ_FILE', what: 'a file could not be read' },
 } as const;
 
@@ -110,6 +110,6 @@ function usageError(error: CommanderError): LpqError {
 function internal(message: string, cause: unknown): LpqError {
   return new LpqError('LPQ_INTERNAL', message, {
     cause,
-    hint: 'This is a defect in lpq: please report it, with the output of the same command under --verbose.',
+    hint: 'This is a defect in lpq: please report it with the output of the same command and --verbose.',
   });
 }

@@ -91,12 +91,12 @@ export class Outlet {
 }
 
 function undelivered(name: string, cause: NodeJS.ErrnoException): LpqError {
-  const what = name === 'stdout' ? 'the result' : 'what the command had to tell';
+  const what = name === 'stdout' ? 'the result' : 'the command's messages';
   const { code } = cause;
   if (code === 'EPIPE' || code === 'ECONNRESET')
     return new LpqError('LPQ_PIPE', `${name} was closed before ${what} was written`, {
       cause,
-      hint: 'Keep its reader open until lpq has ended; outputs that were named are whole.',
+      hint: 'Keep its reader open until lpq ends; the named outputs are complete.',
     });
   if (code === 'ENOSPC' || code === 'EDQUOT')
     return new LpqError('LPQ_DISK_FULL', `${what} could not be written to ${name}: the disk is full`, {

@@ -62,7 +62,7 @@ export function junitOf({ checks, failures, modules, dir, kind, seconds }: Told)
       .join('\n') + (list.length > 100 ? `\nand ${list.length - 100} more` : '');
   const checkCases = checks.map(({ name, status, detail }): Case => {
     if (status === 'skipped')
-      return { name, seconds: 0, outcome: 'skipped', body: detail ?? 'nothing of the kind to check' };
+      return { name, seconds: 0, outcome: 'skipped', body: detail ?? 'nothing to check' };
     const wrong = failures.filter(({ check }) => check === name);
     return wrong.length > 0 ? failed(name, 'failure', 'LPQ_VERIFY', told(wrong)) : passed(name, 0);
   });
@@ -128,7 +128,7 @@ function refuseOther(file: string): void {
   if (!existsSync(file)) return;
   const found = statSync(file).isFile() ? readFileSync(file, 'utf8').slice(0, 200) : '';
   if (found.includes('<testsuites name="lpq verify')) return;
-  throw new LpqError('LPQ_OUTPUT_EXISTS', `${file} exists already and is no result of lpq verify`, {
+  throw new LpqError('LPQ_OUTPUT_EXISTS', `${file} already exists and is not a result of lpq verify`, {
     hint: 'Give --junit another path.',
   });
 }

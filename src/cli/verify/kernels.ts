@@ -86,7 +86,7 @@ export async function throughKernels(
       check: 'end-to-end',
       got: same.largest.difference,
       expected: 0,
-      message: `through the kernels of ${kernel.device} the logits are not those that ${against} has there: the largest difference is ${same.largest.difference}`,
+      message: `through the kernels of ${kernel.device} the logits differ from those of ${against} on that device: the largest difference is ${same.largest.difference}`,
     });
     return { found, written: await written(kernel, packed, file, run) };
   } finally {

@@ -55,14 +55,14 @@ export async function wholeModel(recorder: Recorder, options: WholeModel, run: R
       check: 'end-to-end',
       got: exact.largest.difference,
       expected: 0,
-      message: `the logits of the decoded artifact are not those of ${against}: the largest difference is ${exact.largest.difference}`,
+      message: `the logits of the decoded artifact differ from those of ${against}: the largest difference is ${exact.largest.difference}`,
     });
     const texts = [await written(rt, reference, file, run), await written(rt, decoded, file, run)] as const;
     const apart = firstDifference(...texts);
     recorder.check(apart === undefined, {
       check: 'end-to-end',
       ...(apart !== undefined && { got: apart }),
-      message: `the decoded artifact writes another text than ${against} from token ${apart} on`,
+      message: `the decoded artifact writes a different text than ${against} from token ${apart} on`,
     });
     const there = asStored(rt, canonical instanceof CanonicalSource ? w4axSource(canonical, rt) : canonical, decoded);
     const through =

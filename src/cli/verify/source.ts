@@ -50,7 +50,7 @@ export async function verifySource(dir: string, kind: string, runtime: NativeRun
   if (!readable)
     checks.push({ name: 'decode', status: 'skipped', count: 0, failures: 0, detail: 'not everything can be read' });
   const unproved = [
-    `that these codes and scales are those that were published: ${published ? 'such a source' : 'another tool’s checkpoint'} holds no hashes (a download from the Hub is compared with the Hub's)`,
+    `that these codes and scales are the published ones: ${published ? 'such a source' : 'another tool’s checkpoint'} holds no hashes (a download from the Hub is compared with the Hub's)`,
     ...(published && readable ? await readOnce(dir) : []),
   ];
   const warnings = findings.list.filter(({ severity }) => severity === 'warning').map(({ message }) => message);
@@ -84,7 +84,7 @@ async function readOnce(dir: string): Promise<string[]> {
   weights.close();
   if (fused.length === 0) return [];
   return [
-    `that ${counted(fused.length, 'tensor')} of all experts of a block in FP8 (${fused[0]}, ...) decode as they should: their codes and scales are finite numbers, and are read in one way alone`,
+    `that ${counted(fused.length, 'tensor')} of all experts of a block in FP8 (${fused[0]}, ...) decode correctly: their codes and scales are finite, but only one decoder reads them`,
   ];
 }
 
@@ -120,7 +120,7 @@ async function decodeAll(
         column: differing.column,
         got: differing.got,
         expected: differing.expected,
-        message: `module '${name}': two ways of decoding disagree in ${differing.count} weights, first at row ${differing.row}, column ${differing.column}`,
+        message: `module '${name}': two decoders disagree in ${differing.count} weights, first at row ${differing.row}, column ${differing.column}`,
       });
   }
   const total = decoded.reduce((sum, { weights }) => sum + weights, 0);
@@ -148,7 +148,7 @@ async function checkFinite(dir: string, failures: SourceFailure[], checks: Sourc
       message: `tensor '${name}' holds NaN or infinity: ${text}`,
     });
   const status = wrong.length > 0 ? 'failed' : 'passed';
-  checks.push({ name: 'finite', status, count: 1, failures: wrong.length, detail: 'every tensor of floats' });
+  checks.push({ name: 'finite', status, count: 1, failures: wrong.length, detail: 'every float tensor' });
 }
 
 function told({ check, message, got, expected }: Diagnosis): SourceFailure {

@@ -3,7 +3,7 @@ import { FP8, INT4, integers } from './forms.js';
 
 /** Its experts stand in one tensor a block: those that it looks for there are not found under names of their own. */
 const unlessFused = (stored: StoredExperts) =>
-  stored === 'fused' ? 'transformers 5 looks for the experts of this architecture in one tensor a block' : undefined;
+  stored === 'fused' ? 'transformers 5 expects the experts of this architecture in one tensor per block' : undefined;
 
 const ANY: EngineForm = { ...INT4, experts: unlessFused };
 

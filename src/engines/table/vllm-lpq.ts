@@ -16,10 +16,10 @@ export const vllmLpq: Engine = {
       target: 'sm90',
       scales: 'f16',
       experts: (stored) =>
-        stored === 'fused' ? 'vLLM looks for the experts of this architecture in one tensor a block' : undefined,
+        stored === 'fused' ? 'vLLM expects the experts of this architecture in one tensor per block' : undefined,
     },
   ],
   positiveScales: false,
-  note: 'lpq_kernels has to be installed beside vLLM (docs/python.md).',
+  note: 'Install lpq_kernels beside vLLM (docs/python.md).',
   serve: (dir) => `vllm serve ${dir}`,
 };

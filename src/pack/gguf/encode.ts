@@ -98,7 +98,7 @@ export async function searchBlocks(
     throw broken > 0
       ? new LpqError('LPQ_MODULE_NUMERICS', `the weight of ${name} holds ${broken} values that are NaN or infinite`)
       : new LpqError('LPQ_SCALE_RANGE', `${over} blocks of ${name} have scales that f16 does not hold`, {
-          hint: 'Look at the weights of this module: they are hardly meant to be this large.',
+          hint: 'Check the weights of this module: they are implausibly large.',
         });
   }
   return { blocks, mean, error, norm };

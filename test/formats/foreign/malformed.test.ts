@@ -209,7 +209,7 @@ const CASES: readonly Case[] = [
     },
     code: undefined,
     check: 'siblings',
-    diagnosis: /\{q_proj, k_proj, v_proj\}, which loaders fuse, are not quantized alike/,
+    diagnosis: /\{q_proj, k_proj, v_proj\}, which loaders fuse, are quantized differently/,
   },
   {
     what: 'scales that are NaN and infinite',

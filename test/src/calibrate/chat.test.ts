@@ -91,7 +91,7 @@ test('no template, or a broken one', async () => {
     ChatTemplate.open(model({ 'tokenizer_config.json': {} })),
     designed('LPQ_CONFIG', /has no chat template.*tokenizer_config.json/),
   );
-  await assert.rejects(ChatTemplate.open(model({})), designed('LPQ_CONFIG', /no file that could hold one/));
+  await assert.rejects(ChatTemplate.open(model({})), designed('LPQ_CONFIG', /no file with a template/));
   const refuses = (files: Record<string, unknown>, words: RegExp) =>
     assert.rejects(ChatTemplate.open(model(files)), designed('LPQ_CONFIG', words));
   await refuses({ 'chat_template.jinja': '{% if %}' }, /chat_template.jinja is no Jinja/);
@@ -169,9 +169,9 @@ test('lines that are no conversations', async () => {
       designed('LPQ_CALIBRATION_TEXT', words),
     );
   for (const messages of [[], 'x', [3], [{ content: 'x' }], [{ role: 'user', content: 3 }], null])
-    await refuses(/line 1 of .*bad.jsonl has "messages" that are no conversation/, { messages });
+    await refuses(/line 1 of .*bad.jsonl has "messages" that are not a conversation/, { messages });
   await refuses(/line 1 .* has "tools" that are no list/, { messages: hello, tools: {} });
-  await refuses(/line 1 .* has "chat_template_kwargs" that are no object/, {
+  await refuses(/line 1 .* has "chat_template_kwargs" that is not an object/, {
     messages: hello,
     chat_template_kwargs: [1],
   });

@@ -27,7 +27,7 @@ const PHASES: readonly (readonly [command: string, args: readonly string[], told
   [
     'quantize',
     [model, '-o', at('stopped'), ...RTN, '--no-eval', '--resume'],
-    [/checking what is finished, block, \d of \d/],
+    [/checking finished blocks, block, \d of \d/],
   ],
   ['quantize', [model, '-o', at('timed'), ...RTN, '--dry-run', '--timed'], [/quantizing block 1 to time it/]],
   ['pack', [at('quantized'), '--target', 'sm90', '-o', at('repacked'), ...CPU], [/pack .*%/, /waiting for the disk/]],

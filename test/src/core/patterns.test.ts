@@ -22,7 +22,7 @@ test("patterns mean what Python's re.match takes them for, or are refused", () =
     else
       assert.throws(
         found,
-        designed('LPQ_CONFIG', 'here holds what is no regular expression that lpq can read'),
+        designed('LPQ_CONFIG', 'here holds a regular expression that lpq cannot read'),
         pattern,
       );
   }

@@ -138,7 +138,7 @@ test('lines that are no questions, and what is too long, are refused by their nu
   assert.throws(() => readQuestions(path.join(dir, 'none.jsonl')), designed('LPQ_FILE', /none/));
   await assert.rejects(
     evaluateChoices(rt, source, lines({ ...good, context: ' ' })),
-    designed('LPQ_CALIBRATION_TEXT', /line 1 of .* begins with what is asked about/),
+    designed('LPQ_CALIBRATION_TEXT', /line 1 of .* has no context before the answer/),
   );
   await assert.rejects(
     evaluateLastWords(rt, source, lines({ text: `${'word '.repeat(3000)}end` })),

@@ -240,5 +240,5 @@ test('damaged, incomplete and foreign statistics are refused', async (t) => {
   const begin = 8 + Number(bytes.readBigUInt64LE(0));
   bytes[begin] = (bytes[begin] as number) ^ 1;
   writeFileSync(path.join(tuned, 'model.safetensors'), bytes);
-  await refuses(saved, 'LPQ_STATISTICS', /are of another model than/, { source: tuned });
+  await refuses(saved, 'LPQ_STATISTICS', /belong to another model than/, { source: tuned });
 });

@@ -16,7 +16,7 @@ test('the worse of KL and perplexity decides; without a text the errors of modul
   assert.equal(verdictOf([read(0.04, 20, 20.5)], 1).grade, 'close');
   assert.equal(verdictOf([read(0.04, 20, 22)], 0).grade, 'noticeable');
   assert.equal(verdictOf([read(0.3, 20, 20)], 0).grade, 'large');
-  assert.match(verdictOf([read(0.0376, 20, 20.56)], null).because, /KL 0\.0376 nats a token, perplexity \+2\.8 %/);
+  assert.match(verdictOf([read(0.0376, 20, 20.56)], null).because, /KL 0\.0376 nats per token, perplexity \+2\.8 %/);
   assert.match(verdictOf([read(0.01, 20, 19.9)], null).because, /perplexity −0\.5 %/);
   assert.equal(verdictOf([{ ...read(1, 1, 1), source: null }], 0.02).grade, 'noticeable');
   assert.match(verdictOf([], 0.001).says, /by the errors of modules alone/);

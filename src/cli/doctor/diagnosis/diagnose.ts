@@ -83,7 +83,7 @@ function diagnoseUnsettled(
 ): void {
   const method = guessMethod(foreignContext(dir, tensors, config, { settings: {}, where: dir }));
   if (method === undefined) return;
-  findings.add('settings', 'problem', `${dir} holds quantized weights, but no quantization_config says how`, {
+  findings.add('settings', 'problem', `${dir} holds quantized weights, but has no quantization_config`, {
     got: `tensors as of ${method}`,
     expected: `quantization_config in config.json, or quantize_config.json beside it; methods ${READ_METHODS.join(', ')}`,
     remedy: 'Restore config.json of the quantized checkpoint.',
@@ -100,7 +100,7 @@ async function diagnoseOwn(dir: string, kind: 'lpq-canonical' | 'lpq-artifact', 
           ? [...(await opened.verifyTensors()), ...(await opened.verifyFiles())]
           : await opened.verifyHashes();
       for (const { name, got, expected } of wrong)
-        findings.add('modules', 'problem', `the bytes of '${name}' are not those that were written`, { got, expected });
+        findings.add('modules', 'problem', `the bytes of '${name}' have changed since they were written`, { got, expected });
       findings.looked('modules', `${opened.moduleNames().length}, by their hashes in lpq.json`);
     } finally {
       opened.close();

@@ -32,7 +32,7 @@ export function diagnoseFiles(dir: string, findings: Findings): ReadableTensors 
   const chosen = indices.includes(usual) ? usual : indices.length === 1 ? indices[0] : undefined;
   const map = chosen !== undefined && !single ? readIndex(path.join(dir, chosen), findings) : undefined;
   if (single && chosen !== undefined)
-    findings.add('files', 'warning', `${chosen} is not read: loaders take model.safetensors where there is one`);
+    findings.add('files', 'warning', `${chosen} is not read: loaders prefer model.safetensors`);
   const wanted = map ? [...new Set(map.values())].sort() : single ? ['model.safetensors'] : present;
   if (!map && !single && present.length !== 1)
     findings.add(
@@ -121,10 +121,10 @@ function readIndex(file: string, findings: Findings): Map<string, string> | unde
     if (typeof shard === 'string' && /^[^/\\\0:]+\.safetensors$/.test(shard) && !shard.startsWith('..'))
       good.set(name, shard);
     else
-      findings.add('files', 'problem', `${file} puts tensor '${name}' in what is no .safetensors file beside it`, {
+      findings.add('files', 'problem', `${file} puts tensor '${name}' in a file that is not a .safetensors file beside it`, {
         got: typeof shard === 'string' ? shard : 'no string',
         expected: 'for example model-00001-of-00002.safetensors',
-        remedy: 'Do not use it as it is: a path could read or write outside the directory.',
+        remedy: 'Do not use it: a path could read or write outside the directory.',
       });
   return good;
 }

@@ -39,7 +39,7 @@ export function diagnoseModel(
         const got = shapes(name);
         if (!got) missing.push(name);
         else if (`${got}` !== `${shape}`)
-          findings.add('model', 'problem', `'${name}' has another shape than config.json says`, {
+          findings.add('model', 'problem', `'${name}' does not have the shape that config.json says`, {
             got: `[${got}]`,
             expected: `[${shape}]`,
           });
@@ -52,14 +52,14 @@ export function diagnoseModel(
         {
           got:
             missing.slice(0, NAMED).join(', ') + (missing.length > NAMED ? `, and ${missing.length - NAMED} more` : ''),
-          remedy: 'Download the checkpoint again; a module that cannot be read counts as missing.',
+          remedy: 'Download the checkpoint again; an unreadable module counts as missing.',
         },
       );
     findings.looked('model', `${needed} tensors of ${graph.architecture}`);
   } catch (error) {
     if (!(error instanceof LpqError)) throw error;
     if (error.code === 'LPQ_ARCH_UNKNOWN')
-      findings.add('model', 'warning', `the architecture is unknown, so no tensor could be missed`, { got: error.got });
+      findings.add('model', 'warning', `the architecture is unknown, so this check cannot find missing tensors`, { got: error.got });
     else findings.error('model', error);
   }
 }

@@ -58,7 +58,7 @@ function note(
       /zero point/.test(sentence) ? 'zeros' : 'modules',
       severity,
       of.length === 1 ? `module '${of[0]}': ${sentence}` : `${of.length} modules (${of[0]}, ...): ${sentence}`,
-      /states gptq/.test(sentence) ? { remedy: 'Correct checkpoint_format, or write it anew with lpq pack.' } : {},
+      /states gptq/.test(sentence) ? { remedy: 'Correct checkpoint_format, or write it again with lpq pack.' } : {},
     );
 }
 

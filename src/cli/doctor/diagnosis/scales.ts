@@ -38,7 +38,7 @@ export async function diagnoseScales(
   // Odd, but the same everywhere: lpq and others give the end of a symmetric grid that has one value more to either sign.
   if (negative.length > 0)
     findings.add('scales', 'warning', `${negative.length} modules have negative scales, the first ${negative[0]}`, {
-      remedy: 'Nothing, as long as the loader multiplies by scales as they are.',
+      remedy: 'Nothing, if the loader multiplies by scales as stored.',
     });
 }
 
@@ -59,12 +59,12 @@ function countScales(scales: Float32Array, narrow: boolean): Counts {
 function note(name: string, { notFinite, zero, beyond }: Counts, of: number, findings: Findings): void {
   if (notFinite > 0)
     findings.add('scales', 'problem', `module '${name}': ${notFinite} of ${of} scales are NaN or infinite`, {
-      remedy: 'They went beyond the range of fp16 when it was quantized: quantize this module again.',
+      remedy: 'They exceeded the range of fp16 during quantization: quantize this module again.',
     });
   if (beyond > 0)
     findings.add('scales', 'problem', `module '${name}': ${beyond} of ${of} scales are out of fp16's range`, {
       expected: `${F16_LEAST.toExponential(2)} to ${F16_MAX}`,
-      remedy: 'Kernels that compute in fp16 make them infinite or 0: serve it in bf16.',
+      remedy: 'Kernels that compute in fp16 turn them into infinity or 0: serve the model in bf16.',
     });
   if (zero > 0)
     findings.add('scales', 'warning', `module '${name}': ${zero} of ${of} scales are 0: all their weights become 0`);

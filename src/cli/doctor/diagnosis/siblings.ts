@@ -42,20 +42,20 @@ function compare(
   const described = own.map((module) => (module ? scheme(module) : 'not quantized'));
   const names = `${parent}{${parts.join(', ')}}`;
   if (new Set(described).size > 1) {
-    findings.add('siblings', 'problem', `${names}, which loaders fuse, are not quantized alike`, {
+    findings.add('siblings', 'problem', `${names}, which loaders fuse, are quantized differently`, {
       got: parts.map((part, i) => `${part}: ${described[i]}`).join('; '),
-      remedy: 'Quantize them with one scheme, or leave all of them out.',
+      remedy: 'Quantize them with one scheme, or skip all of them.',
     });
     return;
   }
   const modules = own as ForeignModule[];
   if (modules[0]?.declaration.groupIndex && differ(modules, 'g_idx'))
-    findings.add('siblings', 'warning', `${names} have different g_idx, although they read one activation`, {
-      remedy: 'Loaders that fuse them with one order refuse them, or run them apart.',
+    findings.add('siblings', 'warning', `${names} have different g_idx, but read the same activation`, {
+      remedy: 'Loaders that fuse them refuse them, or run them separately.',
     });
   if (modules[0]?.declaration.scales.global && differ(modules, 'global_scale'))
     findings.add('siblings', 'warning', `${names} have different weight_global_scale`, {
-      remedy: 'Loaders that fuse them take one for all, which costs accuracy.',
+      remedy: 'Loaders that fuse them use one for all, which costs accuracy.',
     });
 }
 

@@ -116,7 +116,7 @@ test('what cannot be done is refused, with the option or the file named', async 
   const cases: readonly (readonly [string[], number, string, RegExp])[] = [
     [[model], 2, 'LPQ_USAGE', /no prompt to continue.*--prompt/s],
     [[model, '--prompts', empty], 2, 'LPQ_USAGE', /holds no prompt/],
-    [[model, '--prompts', odd], 2, 'LPQ_USAGE', /line 2 of .*odd\.jsonl is no prompt/],
+    [[model, '--prompts', odd], 2, 'LPQ_USAGE', /line 2 of .*odd\.jsonl is not a prompt/],
     [[model, '--prompts', path.join(dir, 'none.txt')], 4, 'LPQ_FILE', /none\.txt/],
     [[model, '--prompt', ''], 2, 'LPQ_USAGE', /prompt 1 has no token/],
     [[model, '--prompt', 'x', '--stop', ''], 2, 'LPQ_USAGE', /--stop/],
@@ -126,7 +126,7 @@ test('what cannot be done is refused, with the option or the file named', async 
     [[model, '--prompt', 'x', '--kv', '3'], 2, 'LPQ_USAGE', /--kv does not take '3'/],
     [[model, '--prompt', 'x', '--chat'], 4, 'LPQ_CONFIG', /has no chat template/],
     [[bare, '--prompt', 'x'], 4, 'LPQ_CONFIG', /has no tokenizer\.json/],
-    [[wrong, '--prompt', 'x'], 4, 'LPQ_CONFIG', /'eos_token_id' of .*generation_config\.json is no token/],
+    [[wrong, '--prompt', 'x'], 4, 'LPQ_CONFIG', /'eos_token_id' of .*generation_config\.json is not a token/],
     [
       [model, '--prompt', 'x', '--max-tokens', '2000'],
       2,

@@ -14,7 +14,7 @@ test('a run ends with perplexity and divergence on the bundled book, as lpq eval
   assert.equal(ran.code, 0, ran.stderr);
   const [measured, ...others] = evaluationsOf(output);
   assert.deepEqual(others, []);
-  assert.match(`${ran.stdout}${ran.stderr}`, /KL \d\.\d+ nats a token, perplexity \+/);
+  assert.match(`${ran.stdout}${ran.stderr}`, /KL \d\.\d+ nats per token, perplexity \+/);
   const book = path.join(path.dirname(model), 'text', 'books-valid.txt');
   const again = await lpq([
     'eval',

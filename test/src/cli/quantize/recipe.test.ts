@@ -110,7 +110,7 @@ test('2:4 makes up for more of what lower layers changed, unless told otherwise'
   assert.equal(rule.scheme.sparsity, undefined);
   assert.match(
     refused(() => parseRecipe('r.json', { sparsity: '4:8' })).message,
-    /\/sparsity has a value it does not take/,
+    /\/sparsity has an invalid value/,
   );
 });
 
