@@ -36,7 +36,7 @@ export function totalBytes(files: readonly FileSize[]): number {
 export async function requireSpace(dir: string, bytes: number): Promise<void> {
   const { bavail, bsize } = await statfs(dir);
   if (bavail * bsize >= bytes) return;
-  throw new LpqError('LPQ_DISK_FULL', `${dir} has no room for what the benchmark writes`, {
+  throw new LpqError('LPQ_DISK_FULL', `${dir} has no room for the benchmark's files`, {
     got: `${bavail * bsize} bytes`,
     expected: `${bytes} bytes`,
     hint: 'Make a smaller checkpoint, or choose another disk with --keep.',

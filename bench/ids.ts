@@ -39,7 +39,7 @@ function checkIds(file: string, value: unknown, vocab: number): Int32Array {
     ? value.find((id) => !Number.isSafeInteger(id) || (id as number) < 0 || (id as number) >= vocab)
     : value;
   if (!Array.isArray(value) || wrong !== undefined)
-    throw new LpqError('LPQ_CALIBRATION_TEXT', `${file} is no list of token ids`, {
+    throw new LpqError('LPQ_CALIBRATION_TEXT', `${file} is not a list of token ids`, {
       got: JSON.stringify(wrong)?.slice(0, 60),
       expected: `integers from 0 to ${vocab - 1}, or lists of them`,
     });

@@ -69,7 +69,7 @@ export async function makeSynthetic(
   if (existsSync(dir)) {
     const found = existsSync(stampOf(dir)) ? readFileSync(stampOf(dir), 'utf8') : undefined;
     if (found === stamp) return { ...facts, seconds: undefined };
-    throw new LpqError('LPQ_OUTPUT_EXISTS', `${dir} exists already and is not the checkpoint of this benchmark`, {
+    throw new LpqError('LPQ_OUTPUT_EXISTS', `${dir} already exists and is not the checkpoint of this benchmark`, {
       got: found?.trim().slice(0, 80) ?? 'no stamp of a finished one',
       hint: 'Remove it, or choose another directory with --keep.',
     });

@@ -81,8 +81,8 @@ export function addon(): Addon {
 export function requireWholeFiles(): void {
   const lost = loaded?.lostFile();
   if (lost)
-    throw new LpqError('LPQ_FILE', `${lost.path} was not read whole: ${lost.reason}`, {
-      hint: 'Let nothing write to it while lpq reads it; fetch it again if it is damaged.',
+    throw new LpqError('LPQ_FILE', `${lost.path} could not be read completely: ${lost.reason}`, {
+      hint: 'Do not write to it while lpq reads it; fetch it again if it is damaged.',
     });
 }
 
@@ -199,7 +199,7 @@ function threadCount(threads: number | undefined): number {
   const text = process.env.LPQ_THREADS ?? '';
   const wish = threads ?? Number(text);
   if (!Number.isSafeInteger(wish) || wish < 0 || wish > MOST_THREADS)
-    throw new LpqError('LPQ_USAGE', `${threads === undefined ? 'LPQ_THREADS' : 'threads'} is no number of threads`, {
+    throw new LpqError('LPQ_USAGE', `${threads === undefined ? 'LPQ_THREADS' : 'threads'} is not a number of threads`, {
       got: threads ?? text,
       expected: `1 to ${MOST_THREADS}, or 0 for every core`,
     });

@@ -96,7 +96,7 @@ export function readTuning(file: string, key?: TuningKey): KernelTuning {
       throw new LpqError('LPQ_KERNEL_TUNING', `${file} was measured with another ${name}`, {
         got: data[name],
         expected: key[name],
-        hint: 'Times of one device, driver and version say little about another: tune there.',
+        hint: 'Times of one device, driver and version do not transfer to another: tune there.',
       });
   return data;
 }

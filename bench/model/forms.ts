@@ -62,7 +62,7 @@ export function requireDense(plan: ModelPlan, name: string): void {
   if (at < 0) return;
   throw new LpqError(
     'LPQ_USAGE',
-    `block ${at} of ${name} has a mixture of experts, whose routing a recorded step cannot follow`,
+    `block ${at} of ${name} has a mixture of experts, whose routing a recorded step cannot include`,
     {
       hint: 'Use the shape of a dense model.',
     },

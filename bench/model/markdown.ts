@@ -39,7 +39,7 @@ export function modelMarkdown(bench: ModelBench): string {
       return body.length === 0 ? [] : [phase === 'prefill' ? 'Prompts:' : 'Decode steps:', markdownTable(head, body)];
     }),
     ...(rows.length === 0 ? [] : ['Of which each operation takes:', spending(rows)]),
-    leftOut.length > 0 ? `Not measured, for want of memory: ${leftOut.join('; ')}.` : '',
+    leftOut.length > 0 ? `Not measured, because memory is short: ${leftOut.join('; ')}.` : '',
   ]);
 }
 

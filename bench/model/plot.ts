@@ -31,7 +31,7 @@ export function modelPlots(bench: ModelBench, choice: PlotChoice = {}): ModelPlo
   if (names.length > COLOURS)
     throw new LpqError('LPQ_USAGE', `a plot has ${COLOURS} colours, one for each form of weights`, {
       got: `${names.length}: ${names.join(', ')}`,
-      hint: 'Measure some of them apart.',
+      hint: 'Measure some of them separately.',
     });
   const plots = (['m', 'context'] as const).flatMap((over): ModelPlot[] => {
     const { fixed } = WORDS[over];

@@ -67,7 +67,7 @@ export async function benchModel(
   const plan = planModel(architectureOf(config, shape.name), config, shape.name);
   requireDense(plan, shape.name);
   if (rt.device === 'cpu' && request.kv.some((bits) => bits < 16))
-    throw new LpqError('LPQ_DEVICE', 'steps over a cache of few bits are timed on a CUDA device only', {
+    throw new LpqError('LPQ_DEVICE', 'steps over a low-bit KV cache can be timed on a CUDA device only', {
       got: rt.device,
       hint: 'Use --device cuda, or --kv 16.',
     });

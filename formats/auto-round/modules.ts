@@ -20,7 +20,7 @@ const PACKINGS: Readonly<
     settings: (where, { bits, group_size, extra_config }) => {
       for (const [name, change] of Object.entries(dynamicOf(where, extra_config)))
         if ((change.bits ?? bits) !== bits || (change.group_size ?? group_size) !== group_size)
-          return badSetting(where, 'extra_config', name, 'modules of one kind, for AWQ has no others');
+          return badSetting(where, 'extra_config', name, 'modules of one kind, because AWQ has no others');
       return { quant_method: 'awq', version: 'gemm', zero_point: true, bits, group_size };
     },
   },

@@ -28,6 +28,6 @@ export function awqTensors(name: string, module: AwqShape): TensorSpec[] {
 /** Why a module cannot be stored, one clause; undefined when it can. */
 export function awqProblem({ shape: [n, k], granularity }: AwqShape): string | undefined {
   if (!Number.isInteger(groupCount(granularity, k))) return `its groups do not divide K = ${k}`;
-  if (n % 8 !== 0) return `N = ${n} is no multiple of 8, the columns of a word`;
+  if (n % 8 !== 0) return `N = ${n} is not a multiple of 8, the columns of a word`;
   return undefined;
 }

@@ -33,7 +33,7 @@ function awqModule(ctx: ForeignContext, name: string, { granularity, zeroPoint }
   const [k, columns] = qweight.shape as [number, number];
   const [groups, n] = scales.shape as [number, number];
   if (columns === n && columns !== n / AWQ_COLUMNS)
-    foreign(`module '${name}' of ${ctx.dir} is not stored as AWQ stores it`, {
+    foreign(`module '${name}' of ${ctx.dir} is not stored in AWQ's form`, {
       got: `qweight [${qweight.shape}], scales [${scales.shape}]`,
       expected: `qweight [K, ${n / AWQ_COLUMNS}]`,
       hint: "Its qweight is [K/8, N], GPTQ's: correct quant_method in config.json.",

@@ -143,7 +143,7 @@ export class CanonicalCheckpoint {
     return bad(`${this.dir}: the bytes of tensor '${name}' have changed since they were written`, {
       got,
       expected,
-      hint: 'The checkpoint was damaged after it was written: quantize again, and look at the disk.',
+      hint: 'The checkpoint was damaged after it was written: quantize again, and check the disk.',
     });
   }
 
@@ -176,12 +176,12 @@ export class CanonicalCheckpoint {
     const found = firstCrowded(mask.bytes(), rowBytes, k);
     if (found === undefined) return;
     const column = (found % (2 * rowBytes)) * 4;
-    bad(`${this.dir}: tensor '${name}' is no 2:4 mask`, {
+    bad(`${this.dir}: tensor '${name}' is not a 2:4 mask`, {
       got:
         `row ${Math.floor(found / (2 * rowBytes))}, ` +
         (column < k
           ? `input features ${column} to ${column + 3}: more than two stay`
-          : 'bits behind its last column are set'),
+          : 'bits after its last column are set'),
       expected: 'at most two weights of every four',
     });
   }
@@ -251,7 +251,7 @@ function checkTensors(dir: string, manifest: CanonicalManifest, weights: Checkpo
       if (!weights.has(spec.name)) bad(`${dir}: tensor '${spec.name}' of module '${module}' is not in the shards`);
       const { dtype, shape } = weights.spec(spec.name);
       if (dtype !== spec.dtype || shape.join() !== spec.shape.join())
-        bad(`${dir}: tensor '${spec.name}' is not what lpq.json says of module '${module}'`, {
+        bad(`${dir}: tensor '${spec.name}' does not match lpq.json's entry of module '${module}'`, {
           got: `${dtype} [${shape}]`,
           expected: `${spec.dtype} [${spec.shape}]`,
         });

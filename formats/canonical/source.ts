@@ -231,7 +231,7 @@ export function openSource(dir: string, runtime?: NativeRuntime): SourceCheckpoi
   source.close();
   throw new LpqError(
     'LPQ_FOREIGN',
-    `${dir} holds quantized weights, but neither config.json nor a file beside it says how`,
+    `${dir} holds quantized weights, but neither config.json nor another file describes them`,
     {
       got: stray,
       expected: `a quantization_config of method ${READ_METHODS.join(', ')}`,
@@ -257,7 +257,7 @@ export async function openQuantized(
     opened.canonical.close();
     throw new LpqError(
       'LPQ_FOREIGN',
-      `tensor '${fused}' of ${dir} holds the experts of a block in FP8, which cannot be packed as they are`,
+      `tensor '${fused}' of ${dir} holds the experts of a block in FP8, which lpq cannot pack directly`,
       {
         hint: 'Quantize the model first: lpq quantize reads such experts.',
       },
@@ -285,7 +285,7 @@ export function floatTensor(weights: TensorReader, name: string): Tensor {
   if (dtype === 'F32' || dtype === 'F16' || dtype === 'BF16') return weights.tensor(name);
   if ((dtype === 'I32' || dtype === 'I64') && !/\.(weight|bias)$/.test(name)) return weights.tensor(name);
   if (dtype !== 'F64')
-    throw new LpqError('LPQ_DTYPE', `tensor '${name}' of ${weights.path} is no floating-point weight`, {
+    throw new LpqError('LPQ_DTYPE', `tensor '${name}' of ${weights.path} is not a floating-point weight`, {
       got: dtype,
       expected: 'F32, F16, BF16 or F64',
     });

@@ -25,7 +25,7 @@ export function fp4Module(ctx: ForeignContext, name: string, scheme: WeightSchem
   const [n, half] = packed.shape as [number, number];
   const k = half * 2;
   if (k % size !== 0)
-    foreign(`the ${k} input features of '${name}' of ${ctx.dir} are no whole groups of ${size}`, {
+    foreign(`the ${k} input features of '${name}' of ${ctx.dir} are not whole groups of ${size}`, {
       got: `weight_packed [${packed.shape}]`,
     });
   const scale = required(ctx, `${name}.weight_scale`, nvfp4 ? ['F8_E4M3'] : ['U8', 'F8_E8M0'], 2);
@@ -64,5 +64,5 @@ function readGlobal(ctx: ForeignContext, name: string): number {
   const value = typed<Float32Array>(tensor)[0] as number;
   tensor.dispose();
   if (value > 0 && Number.isFinite(value) && Number.isFinite(Math.fround(1 / value))) return value;
-  return foreign(`tensor '${name}' of ${ctx.dir} is no factor that weights can be divided by`, { got: value });
+  return foreign(`tensor '${name}' of ${ctx.dir} is not a factor that can divide weights`, { got: value });
 }

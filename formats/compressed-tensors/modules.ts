@@ -69,7 +69,7 @@ function packedModule(ctx: ForeignContext, name: string, scheme: WeightScheme): 
   const [rows, width] = words.shape as [number, number];
   const fitting = packingsOf(k, bits, width);
   if (rows !== n || fitting.length === 0)
-    foreign(`tensor '${words.name}' of ${ctx.dir} has another shape than its module needs`, {
+    foreign(`tensor '${words.name}' of ${ctx.dir} does not have the shape that its module needs`, {
       got: `[${rows}, ${width}]`,
       expected: `[${n}, ${packedWords(k, bits, 'dense')}] for the [${n}, ${k}] of weight_shape in ${bits} bits`,
       hint: `If the weights have other bits, correct num_bits in ${ctx.where}.`,
@@ -121,7 +121,7 @@ function packedModule(ctx: ForeignContext, name: string, scheme: WeightScheme): 
 /** Scales in a row. Throws LPQ_FOREIGN when the groups do not divide K. */
 function groupsOf(ctx: ForeignContext, name: string, { strategy, groupSize }: WeightScheme, k: number): number {
   if (strategy !== 'group' && strategy !== 'tensor_group' && strategy !== 'channel' && strategy !== 'tensor')
-    foreign(`${ctx.where}: strategy ${strategy} is none that packs '${name}'`, { got: strategy });
+    foreign(`${ctx.where}: strategy ${strategy} cannot pack '${name}'`, { got: strategy });
   return groupSize === undefined ? 1 : groupsIn(ctx, name, groupSize, k);
 }
 
@@ -135,7 +135,7 @@ function zeroPackings(
   const [height, columns] = entry.shape as [number, number];
   const own = packingsOf(n, bits, height).filter((kind) => fitting.includes(kind));
   if (own.length > 0 && columns === groups) return own;
-  return foreign(`tensor '${entry.name}' of ${ctx.dir} has another shape than its module needs`, {
+  return foreign(`tensor '${entry.name}' of ${ctx.dir} does not have the shape that its module needs`, {
     got: `[${height}, ${columns}]`,
     expected: `[${packedWords(n, bits, fitting[0] as WordPacking)}, ${groups}]`,
   });

@@ -81,7 +81,7 @@ function narrow(ctx: ForeignContext, name: string, codes: ArrayLike<number>, bit
   for (let i = 0; i < codes.length; i++) {
     const value = codes[i] as number;
     if (value < -limit || value >= limit)
-      foreign(`tensor '${name}' of ${ctx.dir} holds a code that ${bits} bits do not`, { got: `${value} at [${i}]` });
+      foreign(`tensor '${name}' of ${ctx.dir} holds a code beyond ${bits} bits`, { got: `${value} at [${i}]` });
     out[i] = value & (2 ** bits - 1);
   }
   return out;

@@ -36,15 +36,15 @@ export function refusePartial(target: string, mode: PartialMode): void {
   if (owner !== undefined)
     throw new LpqError('LPQ_PARTIAL_IN_USE', `${root} is being written by another run`, {
       got: `process ${owner}`,
-      hint: 'Wait until it has finished, or choose another output.',
+      hint: 'Wait until it ends, or choose another output.',
     });
   if (mode === 'new')
     throw new LpqError('LPQ_PARTIAL_EXISTS', `a stopped run left ${root}`, {
-      hint: 'Repeat its command with --resume to go on from there, or with --restart to discard it.',
+      hint: 'Repeat its command with --resume to continue, or with --restart to discard it.',
     });
   if (!isPartial(root))
-    throw new LpqError('LPQ_PARTIAL_EXISTS', `${root} is no partial output of lpq`, {
-      hint: 'Move it away, or choose another output.',
+    throw new LpqError('LPQ_PARTIAL_EXISTS', `${root} is not a partial output of lpq`, {
+      hint: 'Move it, or choose another output.',
     });
 }
 

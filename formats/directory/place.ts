@@ -24,15 +24,15 @@ export function refuseExisting(target: string): void {
   if (bytes > NAME_BYTES)
     throw new LpqError('LPQ_USAGE', 'the name of the output is too long', {
       got: `${bytes} bytes`,
-      expected: `at most ${NAME_BYTES}, for what is made beside it has longer names`,
+      expected: `at most ${NAME_BYTES}, because files beside it have longer names`,
     });
   if (existsSync(target) || isLink(target))
-    throw new LpqError('LPQ_OUTPUT_EXISTS', `the output ${target} exists already`, {
+    throw new LpqError('LPQ_OUTPUT_EXISTS', `the output ${target} already exists`, {
       hint: 'Choose another path, or remove it first; lpq never overwrites.',
     });
   const place = nearest(path.dirname(absolute));
   if (!statSync(place).isDirectory())
-    throw new LpqError('LPQ_OUTPUT_WRITE', `${target} cannot be made: ${place} is no directory`, {
+    throw new LpqError('LPQ_OUTPUT_WRITE', `${target} cannot be made: ${place} is not a directory`, {
       hint: 'Choose another output.',
     });
   try {
@@ -51,7 +51,7 @@ export function refuseInside(target: string, source: string): void {
   const read = realpathSync(source);
   const made = real(path.resolve(target));
   if (inside(made, read))
-    throw new LpqError('LPQ_USAGE', `the output ${target} lies inside ${source}, which is read`, {
+    throw new LpqError('LPQ_USAGE', `the output ${target} lies inside ${source}, which lpq reads`, {
       hint: `Choose an output beside it, such as ${path.join(path.dirname(read), path.basename(made))}.`,
     });
   if (inside(read, real(partialPath(target))))

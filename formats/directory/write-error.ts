@@ -17,7 +17,7 @@ export function writeError(path: string, cause: unknown): LpqError {
     return new LpqError('LPQ_INTERNAL', `${path} could not be written: ${message}`, { cause });
   return new LpqError(
     'LPQ_OUTPUT_WRITE',
-    `${path} could not be written: ${code === 'ENOENT' ? 'its file system takes nothing new there' : reasonOf(cause)}`,
+    `${path} could not be written: ${code === 'ENOENT' ? 'its file system accepts no new files there' : reasonOf(cause)}`,
     {
       cause,
     },

@@ -41,7 +41,7 @@ export class FloatView extends Overlay<FileTensors, Decoded> {
     form.read(ctx, (made) => this.add(made));
     for (const name of this.made.keys())
       if (file.has(name) && !this.consumed.has(name))
-        throw new LpqError('LPQ_FOREIGN', `${ctx.dir} holds '${name}' both in low bits and as it is`);
+        throw new LpqError('LPQ_FOREIGN', `${ctx.dir} holds '${name}' twice, in low bits and plain`);
   }
 
   /** Names of the tensors that were decoded. */

@@ -73,7 +73,7 @@ export function required(
   rank: number,
 ): TensorEntry {
   if (!weights.has(name))
-    return foreign(`${dir} lacks the tensor '${name}', without which its module cannot be read`, {
+    return foreign(`${dir} lacks the tensor '${name}', which its module needs`, {
       expected: `${dtypes.join(' or ')} of ${rank} dimensions`,
       hint: 'Download the checkpoint again; a shard may be missing.',
     });
@@ -92,10 +92,10 @@ export function required(
 /** Throws LPQ_FOREIGN when a tensor has another shape than the others of its module demand. */
 export function requireShape({ dir }: ForeignContext, entry: TensorEntry, shape: readonly number[], why: string): void {
   if (`${entry.shape}` === `${shape}`) return;
-  foreign(`tensor '${entry.name}' of ${dir} has another shape than its module needs`, {
+  foreign(`tensor '${entry.name}' of ${dir} does not have the shape that its module needs`, {
     got: `[${entry.shape}]`,
     expected: `[${shape}]: ${why}`,
-    hint: 'The tensors and the quantization settings are not of one checkpoint, or one of them was cut.',
+    hint: 'The tensors and the quantization settings belong to different checkpoints, or one of them is truncated.',
   });
 }
 
@@ -126,7 +126,7 @@ export function namedGroups({ dir, weights }: ForeignContext, name: string, grou
     foreign(`tensor '${name}' of ${dir} names a group that does not exist`, {
       got: `${index[stray]} at [${stray}]`,
       expected: `0 to ${groups - 1}`,
-      hint: 'The tensor is damaged, or of another group size: download the checkpoint again.',
+      hint: 'The tensor is damaged, or has another group size: download the checkpoint again.',
     });
   return index;
 }

@@ -28,7 +28,7 @@ export function readModules(ctx: ForeignContext, method: string): ForeignModules
     throw new LpqError('LPQ_CANONICAL', `${ctx.dir} was written by lpq, but its lpq.json is missing`, {
       hint: 'Restore lpq.json, or quantize again.',
     });
-  throw new LpqError('LPQ_CONFIG', `${ctx.dir} is quantized already, by a method that lpq does not read`, {
+  throw new LpqError('LPQ_CONFIG', `${ctx.dir} is already quantized, with a method that lpq does not read`, {
     got: method,
     expected: READ_METHODS.join(', '),
     hint: 'Start from the unquantized checkpoint.',

@@ -59,7 +59,7 @@ function fp8Module(ctx: ForeignContext, name: string, config: Fp8Config): Foreig
       ...inPlace(ctx),
     },
     tensors: [weight.name, scaleName],
-    notes: narrow ? ['its F32 scales are all exact in BF16, and are taken as such'] : [],
+    notes: narrow ? ['its F32 scales are all exact in BF16, so lpq reads them as BF16'] : [],
     decode(which): ArrayBufferView {
       if (which === 'codes') return typed<Uint8Array>(ctx.weights.tensor(weight.name, 'u8'));
       if (which === 'scales')

@@ -74,12 +74,12 @@ export function readHeader(file: ByteSource, versions: readonly number[], refuse
   const metadata = new Map<string, HeaderValue>();
   for (let i = 0; i < keyCount; i++) {
     const key = cursor.string();
-    if (metadata.has(key)) refuse(`key '${key}' is there twice`);
+    if (metadata.has(key)) refuse(`key '${key}' appears twice`);
     metadata.set(key, readValue(cursor, key, refuse));
   }
   const alignment = metadata.get('general.alignment')?.value ?? 32;
   if (typeof alignment !== 'number' || alignment < 8 || alignment % 8 !== 0)
-    return refuse('general.alignment is no multiple of 8', alignment);
+    return refuse('general.alignment is not a multiple of 8', alignment);
   const tensors = Array.from({ length: tensorCount }, () => readInfo(cursor, refuse));
   const dataStart = Math.ceil(cursor.at / alignment) * alignment;
   return { version, metadata, tensors, alignment, dataStart, size: file.size };

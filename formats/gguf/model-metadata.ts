@@ -80,14 +80,14 @@ export function ggufModel(dir: string, config: Json): GgufModel {
   }
   const notes =
     config.use_sliding_window === true || (type === 'mistral' && typeof config.sliding_window === 'number')
-      ? ['llama.cpp ignores the sliding window of this model: texts longer than it are computed with full attention.']
+      ? ['llama.cpp ignores the sliding window of this model: it computes longer texts with full attention.']
       : [];
   return { architecture, metadata: new Map(entries), heads, kvHeads, vocab, experts, ropeFactors: rope.factors, notes };
 }
 
 function checkRouter(dir: string, config: Json, { name, normalized }: GgufArchitecture): void {
   const refuse = (what: string, got: unknown, expected: unknown): never => {
-    throw new LpqError('LPQ_TARGET', `${dir}: llama.cpp computes ${name} otherwise: ${what}`, {
+    throw new LpqError('LPQ_TARGET', `${dir}: llama.cpp computes ${name} differently: ${what}`, {
       got: JSON.stringify(got),
       expected: JSON.stringify(expected),
       hint: 'Pack for compressed-tensors, gptq or awq.',
@@ -114,7 +114,7 @@ function ropeEntries(dir: string, config: Json, name: string, headDim: number, t
   const original = Number(rope.original_max_position_embeddings ?? config.max_position_embeddings);
   let factors: Float32Array | undefined;
   const refuse = (got: string): never => {
-    throw new LpqError('LPQ_TARGET', `${dir}: GGUF cannot say this RoPE scaling`, {
+    throw new LpqError('LPQ_TARGET', `${dir}: GGUF cannot express this RoPE scaling`, {
       got,
       expected: 'default, linear, llama3, or yarn with its usual constants',
       hint: 'Pack for compressed-tensors, gptq or awq.',

@@ -81,7 +81,7 @@ function refusal(path: string): Refuse {
   return (what, got) => {
     throw new LpqError('LPQ_ARTIFACT', `${path} breaks a rule of GGUF: ${what.slice(0, 300)}`, {
       ...(got !== undefined && { got: String(got) }),
-      hint: 'The file was damaged, or another program wrote it: pack the model again.',
+      hint: 'The file is damaged, or another program wrote it: pack the model again.',
     });
   };
 }
@@ -94,7 +94,7 @@ function matricesOf({ tensors, alignment, dataStart, size }: GgufHeader, refuse:
     if (!type) return refuse(`tensor '${name}' has a type that lpq does not read`, id);
     const [columns = 1, rows = 1, slices = 1] = dims;
     const width = rowBytes(type, columns);
-    if (width === undefined) return refuse(`tensor '${name}' has rows of ${columns}, no whole blocks`);
+    if (width === undefined) return refuse(`tensor '${name}' has rows of ${columns}, which are not whole blocks`);
     if (offset % alignment !== 0) refuse(`tensor '${name}' is not aligned`, offset);
     if (offset < end) refuse(`tensor '${name}' overlaps the one before it`, offset);
     const bytes = rows * width;
@@ -103,7 +103,7 @@ function matricesOf({ tensors, alignment, dataStart, size }: GgufHeader, refuse:
       refuse(`tensor '${name}' reaches beyond the end of the file`, dataStart + end);
     for (let slice = 0; slice < slices; slice++) {
       const own = dims.length === 3 ? `${name}[${slice}]` : name;
-      if (matrices.has(own)) refuse(`tensor '${own}' is there twice`);
+      if (matrices.has(own)) refuse(`tensor '${own}' appears twice`);
       const position = dataStart + offset + slice * bytes;
       matrices.set(own, { name: own, type, rows, columns, rank: dims.length, rowBytes: width, bytes, position });
     }

@@ -55,7 +55,9 @@ export function ggufTokenizer(
   if (!existsSync(file))
     return {
       metadata: new Map([['tokenizer.ggml.model', text('none')]]),
-      notes: ['There is not a tokenizer.json, so the file holds no tokenizer: programs that use it must bring token ids.'],
+      notes: [
+        'There is not a tokenizer.json, so the file holds no tokenizer: programs that use it must bring token ids.',
+      ],
     };
   const json = readJson(file) as TokenizerJson;
   const settings = (readJson(path.join(dir, 'tokenizer_config.json')) ?? {}) as Record<string, unknown>;
@@ -86,9 +88,7 @@ export function ggufTokenizer(
   } else {
     const pre = preTokenizer(json.pre_tokenizer ?? undefined);
     if (!pre) {
-      notes.push(
-        'llama.cpp may split text otherwise: the pattern of tokenizer.json is none that lpq knows a name for.',
-      );
+      notes.push('llama.cpp may split text differently: lpq knows no name for the pattern of tokenizer.json.');
     }
     entries.push(
       ['tokenizer.ggml.model', text('gpt2')],

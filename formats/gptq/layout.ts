@@ -40,8 +40,8 @@ export function gptqProblem({ bits, shape: [n, k], granularity }: GptqShape): st
   if (!Number.isInteger(groups)) return `its groups do not divide K = ${k}`;
   // Loaders compute shapes with exact divisions, so words that end half full are not portable.
   const step = bits === 3 ? 32 : 32 / bits;
-  if (k % step !== 0) return `K = ${k} is no multiple of ${step}, which ${bits}-bit words need`;
-  if (n % step !== 0) return `N = ${n} is no multiple of ${step}, which ${bits}-bit words need`;
+  if (k % step !== 0) return `K = ${k} is not a multiple of ${step}, which ${bits}-bit words need`;
+  if (n % step !== 0) return `N = ${n} is not a multiple of ${step}, which ${bits}-bit words need`;
   return undefined;
 }
 

@@ -105,7 +105,7 @@ function gptqLinear(ctx: ForeignContext, name: string, config: GptqConfig): Gptq
   if (!indexed && config.descAct) required(ctx, gIdxName, ['I32'], 1);
   const k = indexed ? (required(ctx, gIdxName, ['I32', 'I64'], 1).shape[0] as number) : (rows * 32) / bits;
   if (scaleColumns === n * 8 && zeroWidth === n)
-    foreign(`module '${name}' of ${ctx.dir} is not stored as GPTQ stores it`, {
+    foreign(`module '${name}' of ${ctx.dir} is not stored in GPTQ's form`, {
       got: `qweight [${qweight.shape}], scales [${scales.shape}]`,
       expected: `qweight [K x bits / 32, ${scaleColumns}]`,
       hint: "Its qweight is [K, N/8], AWQ's: correct quant_method in config.json.",
@@ -114,7 +114,7 @@ function gptqLinear(ctx: ForeignContext, name: string, config: GptqConfig): Gptq
   const shown = GPTQ_BITS.find((each) => words(n, each) === zeroWidth && words(k, each) === rows);
   if (words(k, bits) !== rows || words(n, bits) !== zeroWidth) {
     if (shown !== undefined && indexed)
-      foreign(`module '${name}' of ${ctx.dir} does not hold the bits that the settings state`, {
+      foreign(`module '${name}' of ${ctx.dir} does not have the number of bits that the settings state`, {
         got: `${shown}-bit tensors`,
         expected: `${bits} bits, as ${ctx.where} says`,
         hint: `Correct bits in ${ctx.where}.`,
@@ -125,7 +125,7 @@ function gptqLinear(ctx: ForeignContext, name: string, config: GptqConfig): Gptq
   requireShape(ctx, qzeros, [groups, words(n, bits)], `a row for each of the ${groups} groups of scales`);
   const size = config.granularity.kind === 'channel' ? k : config.granularity.size;
   if (groupsIn(ctx, name, size, k) !== groups)
-    foreign(`module '${name}' of ${ctx.dir} has another number of groups than the settings state`, {
+    foreign(`module '${name}' of ${ctx.dir} does not have the number of groups that the settings state`, {
       got: `${groups} rows of scales`,
       expected: `${k / size}: ${k} input features in groups of ${size}`,
       ...(Number.isInteger(k / groups) && { hint: `If its groups are of ${k / groups}, correct group_size.` }),
@@ -203,11 +203,11 @@ function gptqModule(ctx: ForeignContext, linear: GptqLinear, reading: ZeroReadin
   const contradictions: string[] = [];
   if (reading.convention !== reading.stated)
     contradictions.push(
-      `${ctx.where} states ${named(reading.stated)}, but ${reading.by === 'words' ? 'its symmetric zero points are stored as in' : 'the means of the weights show'} ${named(reading.convention)}, and are read so`,
+      `${ctx.where} states ${named(reading.stated)}, but ${reading.by === 'words' ? 'its symmetric zero points are stored as in' : 'the means of the weights show'} ${named(reading.convention)}, so lpq reads them that way`,
     );
   if (linear.sym && !constant)
     contradictions.push(
-      'the settings say sym, but its zero points are not all the middle one: kernels that do not read them go wrong',
+      'the settings say sym, but its zero points are not all the middle one: kernels that ignore them compute wrong results',
     );
   const declaration: ModuleDeclaration = {
     type: `u${bits}`,

@@ -84,7 +84,7 @@ function editsOf(
   const edits = new Map<string, Edit>();
   const find = finder(dir, base);
   for (const name of file.names()) {
-    if (!name.startsWith(PREFIX)) badAdapter(dir, `'${name}' is no tensor of a LoRA`, { expected: `${PREFIX}...` });
+    if (!name.startsWith(PREFIX)) badAdapter(dir, `'${name}' is not a tensor of a LoRA`, { expected: `${PREFIX}...` });
     const inner = name.slice(PREFIX.length);
     const [, module, part] = LORA.exec(inner) ?? [];
     if (module !== undefined) {
@@ -111,7 +111,7 @@ function editsOf(
       badAdapter(dir, `'${module}' has ${magnitude ? 'a' : 'no'} magnitude, and use_dora is ${config.use_dora}`);
     const rank = file.shape(a)[0];
     if (rank !== scaling.rank(module) || file.shape(b)[1] !== rank)
-      badAdapter(dir, `'${module}' is of another rank than its settings say`, {
+      badAdapter(dir, `'${module}' does not have the rank of its settings`, {
         got: `A [${file.shape(a)}], B [${file.shape(b)}]`,
         expected: `rank ${scaling.rank(module)}`,
       });
@@ -122,7 +122,7 @@ function editsOf(
   }
   if (edits.size === 0) badAdapter(dir, 'it holds nothing');
   if (tied !== undefined && edits.has(tied) && config.ensure_weight_tying !== true)
-    badAdapter(dir, `it changes '${tied}', which is the head of this model, too`, {
+    badAdapter(dir, `it changes '${tied}', which is also the head of this model`, {
       hint: 'Merge it with PEFT, and untie the head there (tie_word_embeddings).',
     });
   for (const [target, edit] of edits) requireShapes(dir, file, base.shape(target), target, edit);
@@ -139,7 +139,7 @@ function finder(dir: string, base: BaseTensors): (target: string, from: string) 
     return badAdapter(dir, `the model has no '${target}'${alike.length > 1 ? ', but several that end so' : ''}`, {
       got: from,
       ...(alike.length > 1 && { expected: alike.slice(0, 4).join(', ') }),
-      hint: 'Give the model that the adapter was trained on; linears that the checkpoint holds in one tensor, such as experts, are merged with PEFT.',
+      hint: 'Give the model that the adapter was trained on; merge linears that share a tensor, such as experts, with PEFT.',
     });
   };
 }
@@ -150,7 +150,7 @@ function requireShapes(dir: string, file: SafetensorsFile, shape: readonly numbe
       badAdapter(dir, `${what} of '${target}' does not fit the model`, {
         got: `[${got}]`,
         expected: `[${expected}]`,
-        hint: 'Give the model that the adapter was trained on; one whose vocabulary was made larger has to be saved with it first.',
+        hint: 'Give the model that the adapter was trained on; if its vocabulary was enlarged, save the model with it first.',
       });
   };
   if (edit.kind === 'replace') {

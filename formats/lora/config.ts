@@ -28,10 +28,10 @@ const CHANGES_BASE = /^(pissa|olora|corda|loftq)/i;
 
 /** Settings that mean something else than W + s B A, and that are empty or false in plain adapters. */
 const REFUSED: Readonly<Record<string, string>> = {
-  target_parameters: 'it adapts parameters that are no linear of their own, such as experts that share a tensor',
+  target_parameters: 'it adapts parameters that are not separate linears, such as experts that share a tensor',
   layer_replication: 'it repeats blocks of the model',
   trainable_token_indices: 'it replaces single rows of the embedding',
-  alora_invocation_tokens: 'it is active from certain tokens on only',
+  alora_invocation_tokens: 'it is active only from certain tokens on',
   use_qalora: 'it pools inputs',
   use_bdlora: 'it is cut into diagonal blocks',
   monteclora_config: 'it is sampled',
@@ -54,7 +54,7 @@ export function readAdapterConfig(dir: string): AdapterConfig {
     badAdapter(dir, `adapter_config.json cannot be read: ${(cause as Error).message}`, { cause });
   }
   const type = (value as { peft_type?: unknown } | null)?.peft_type;
-  if (type !== 'LORA') badAdapter(dir, 'it is of another kind than LoRA', { got: type ?? 'none', expected: 'LORA' });
+  if (type !== 'LORA') badAdapter(dir, 'it is not a LoRA', { got: type ?? 'none', expected: 'LORA' });
   const parsed = adapterSchema.safeParse(value);
   if (!parsed.success) {
     const [issue] = parsed.error.issues;

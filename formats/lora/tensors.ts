@@ -29,7 +29,7 @@ export class LoraTensors implements TensorReader {
   ) {
     for (const name of adapter.edits.keys())
       if (!FLOATS.includes(base.dtype(name)))
-        badAdapter(adapter.dir, `'${name}' of the model is no tensor of floats`, { got: base.dtype(name) });
+        badAdapter(adapter.dir, `'${name}' of the model is not a float tensor`, { got: base.dtype(name) });
   }
 
   get path(): string {
@@ -126,7 +126,7 @@ export class LoraTensors implements TensorReader {
   private numbers(name: string): Float32Array {
     const { file, dir } = this.adapter;
     const dtype = file.dtype(name);
-    if (!FLOATS.includes(dtype)) badAdapter(dir, `'${name}' is no tensor of floats`, { got: dtype });
+    if (!FLOATS.includes(dtype)) badAdapter(dir, `'${name}' is not a float tensor`, { got: dtype });
     const tensor = file.tensor(name);
     const values = Float32Array.from(numbersOf(typed(tensor), tensor.dtype as 'f32' | 'f16' | 'bf16'));
     tensor.dispose();

@@ -90,7 +90,7 @@ function nvfp4(ctx: ForeignContext, name: string): ForeignModule {
   const factor = typed<Float32Array>(tensor)[0] as number;
   tensor.dispose();
   if (!(factor > 0 && Number.isFinite(factor)))
-    foreign(`tensor '${second}' of ${ctx.dir} is no factor of weights`, { got: factor });
+    foreign(`tensor '${second}' of ${ctx.dir} is not a factor of weights`, { got: factor });
   return withoutActivations(ctx, {
     name,
     declaration: {
@@ -113,6 +113,6 @@ function nvfp4(ctx: ForeignContext, name: string): ForeignModule {
 function withoutActivations(ctx: ForeignContext, module: ForeignModule): ForeignModule {
   const scale = `${module.name}.input_scale`;
   if (!ctx.weights.has(scale)) return module;
-  const note = 'its scale of activations (input_scale) is left out: weights are read for activations of 16 bits';
+  const note = 'lpq ignores its scale of activations (input_scale): it reads weights for 16-bit activations';
   return { ...module, tensors: [...module.tensors, scale], notes: [...module.notes, note] };
 }

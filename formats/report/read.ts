@@ -4,7 +4,7 @@ import { type Report, reportSchema } from './schema.js';
 
 const REMEDY = {
   expected: 'a report of lpq (share/schemas/report.schema.json)',
-  hint: 'Make it anew from the quantized directory: lpq report DIR.',
+  hint: 'Make it again from the quantized directory: lpq report DIR.',
 };
 
 /** A report, checked. Throws LPQ_FILE, and LPQ_REPORT naming the place in the file. */
@@ -13,7 +13,7 @@ export function readReport(file: string): Report {
   if (data) return data;
   const [issue] = error.issues;
   const place = issue?.path.map((key) => `/${String(key)}`).join('') || '/';
-  throw new LpqError('LPQ_REPORT', `${file} at ${place} is not what a report holds`, {
+  throw new LpqError('LPQ_REPORT', `${file} is not a valid report at ${place}`, {
     ...REMEDY,
     got: issue?.message ?? '',
     cause: error,

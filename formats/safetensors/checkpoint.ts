@@ -64,7 +64,7 @@ export class Checkpoint extends ShardReader {
       if (!holder || base(holder) !== shard)
         indexError(`${index?.path} puts tensor '${name}' in ${shard}, which does not hold it`, {
           ...(holder && { got: `it is in ${base(holder)}` }),
-          hint: 'The shards and the index are not of one download: fetch the checkpoint again.',
+          hint: 'The shards and the index come from different downloads: fetch the checkpoint again.',
         });
     }
     if (!index) return;
@@ -72,7 +72,7 @@ export class Checkpoint extends ShardReader {
     for (const [name, file] of this.owner)
       if (!index.weightMap.has(name))
         indexError(`${index.path} leaves out tensor '${name}', which ${base(file)} holds`, {
-          hint: 'The shards and the index are not of one download: fetch the checkpoint again.',
+          hint: 'The shards and the index come from different downloads: fetch the checkpoint again.',
         });
   }
 }
@@ -139,7 +139,7 @@ function findShards(dir: string): { names: string[]; index: ShardIndex | undefin
     const shards = [...new Set(index.weightMap.values())].sort();
     const missing = shards.filter((shard) => !existsSync(path.join(dir, shard)));
     if (missing.length > 0)
-      indexError(`${index.path} names shards that are not there`, {
+      indexError(`${index.path} names missing shards`, {
         got: missing.slice(0, 5).join(', ') + (missing.length > 5 ? `, and ${missing.length - 5} more` : ''),
         hint: 'Download the missing shards into the directory.',
       });

@@ -33,7 +33,7 @@ function sample({ path, header }: SafetensorsFile, pieces: number, hash: Hash): 
       tell(`sampling ${name}`);
       for (const [at, length] of places(end - begin, pieces)) {
         const got = readSync(fd, buffer, 0, length, header.dataStart + begin + at);
-        if (got !== length) throw new LpqError('LPQ_FILE', `${path} became shorter while it was read`);
+        if (got !== length) throw new LpqError('LPQ_FILE', `${path} became shorter while lpq read it`);
         hash.update(buffer.subarray(0, length));
       }
     }

@@ -36,7 +36,7 @@ export function headerLength(file: string, prefix: Uint8Array, fileSize: number)
   const length = new DataView(prefix.buffer, prefix.byteOffset, 8).getBigUint64(0, true);
   const begin = String.fromCharCode(...prefix.subarray(0, 8));
   if (length > BigInt(MAX_HEADER_BYTES) && /^[\t\n\r -~]{8}$/.test(begin))
-    fail(file, 'begins with text, where the length of the header stands', {
+    fail(file, 'begins with text instead of the length of the header', {
       got: JSON.stringify(begin),
       hint: 'Name a safetensors file.',
     });
@@ -107,7 +107,7 @@ export function compareUtf8(a: string, b: string): number {
 function parseRoot(file: string, bytes: Uint8Array): Map<string, StrictJson> {
   if (bytes[0] !== 0x7b)
     fail(file, "has a header that does not begin with '{'", {
-      hint: 'This is no safetensors file, or its first bytes are damaged.',
+      hint: 'This is not a safetensors file, or its first bytes are damaged.',
     });
   let text: string;
   try {
@@ -156,7 +156,7 @@ function parseEntry(file: string, name: string, value: StrictJson): TensorEntry 
   const bytes = tensorBytes(dtype as SafetensorsDtype, shape);
   if (typeof bytes === 'string') return bad(bytes, { got: `${dtype} [${shape}]` });
   if (end - begin !== bytes)
-    return bad('its data_offsets do not span what its dtype and shape need', {
+    return bad('its data_offsets do not match its dtype and shape', {
       got: `${end - begin} bytes`,
       expected: `${bytes} bytes for ${dtype} [${shape}]`,
     });
@@ -182,7 +182,7 @@ function checkOffsets(file: string, entries: readonly TensorEntry[], dataBytes: 
       hint: 'The file is truncated: download it again.',
     });
   if (cursor < dataBytes)
-    fail(file, 'has bytes behind its last tensor', { got: `${dataBytes} bytes of data`, expected: `${cursor}` });
+    fail(file, 'has bytes after its last tensor', { got: `${dataBytes} bytes of data`, expected: `${cursor}` });
 }
 
 function fail(file: string, rule: string, facts?: ErrorFacts): never {

@@ -63,7 +63,7 @@ function sizeOf(spec: TensorSpec, seen: Set<string>): number {
     throw new LpqError('LPQ_INTERNAL', `tensor '${name}' cannot be written: ${why}`);
   };
   if (name === '__metadata__') bad('its name is reserved by the format');
-  if (/\p{Surrogate}/u.test(name)) bad('its name is no valid text');
+  if (/\p{Surrogate}/u.test(name)) bad('its name is not valid text');
   if (seen.has(name)) bad('its name was declared twice');
   seen.add(name);
   if (!SAFETENSORS_DTYPES.has(dtype)) bad(`the format has no dtype ${dtype}`);

@@ -31,7 +31,7 @@ class Parser {
   constructor(private readonly text: string) {}
 
   value(depth: number): StrictJson {
-    if (depth > MAX_DEPTH) this.fail(`values nest deeper than ${MAX_DEPTH}`);
+    if (depth > MAX_DEPTH) this.fail(`values are nested deeper than ${MAX_DEPTH}`);
     this.space();
     const c = this.text[this.at];
     if (c === '{') return this.object(depth);
@@ -108,7 +108,7 @@ class Parser {
     for (; ; this.at++) {
       const code = this.text.charCodeAt(this.at);
       if (Number.isNaN(code)) this.fail('a string does not end');
-      if (code < 0x20) this.fail('a control character stands in a string');
+      if (code < 0x20) this.fail('a string holds a control character');
       if (code === 0x5c) this.at++;
       else if (code === 0x22) break;
     }

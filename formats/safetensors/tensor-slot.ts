@@ -63,7 +63,7 @@ export class TensorSlot {
     const rowBytes = this.bytes / this.rows;
     const count = data.byteLength / rowBytes;
     if (this.bytes === 0 || !Number.isInteger(rowBytes) || !Number.isInteger(count))
-      this.bad(`${data.byteLength} bytes are no whole rows of ${rowBytes} bytes`);
+      this.bad(`${data.byteLength} bytes are not whole rows of ${rowBytes} bytes`);
     if (!Number.isInteger(firstRow) || firstRow < 0 || firstRow + count > this.rows)
       this.bad(`rows ${firstRow} to ${firstRow + count - 1} lie outside its ${this.rows}`);
     if (count === 0) return;

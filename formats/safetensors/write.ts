@@ -84,7 +84,7 @@ export class SafetensorsWriter {
     const names = [...plan.shards.map((shard) => shard.file), ...(plan.index ? [plan.index.file] : [])];
     for (const file of partial ? [] : names)
       if (existsSync(path.join(dir, file)))
-        throw new LpqError('LPQ_OUTPUT_EXISTS', `the output ${path.join(dir, file)} exists already`, {
+        throw new LpqError('LPQ_OUTPUT_EXISTS', `the output ${path.join(dir, file)} already exists`, {
           hint: 'Choose another path, or remove it first; lpq never overwrites.',
         });
     const openFile = options.openFile ?? ((name) => open(name, partial && existsSync(name) ? 'r+' : 'wx+'));

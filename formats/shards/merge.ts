@@ -76,10 +76,10 @@ function requireOneRun(found: readonly { readonly dir: string; readonly shard: S
     const [was, now] = [facts(first.shard), facts(shard)] as Record<string, unknown>[];
     const other = Object.keys({ ...was, ...now }).find((key) => !isDeepStrictEqual(was?.[key], now?.[key]));
     if (other !== undefined)
-      throw new LpqError('LPQ_SHARDS', `${dir} is of another run than ${first.dir}: its ${other} differs`, {
+      throw new LpqError('LPQ_SHARDS', `${dir} belongs to another run than ${first.dir}: its ${other} differs`, {
         got: JSON.stringify(now?.[other])?.slice(0, 200) ?? 'nothing',
         expected: JSON.stringify(was?.[other])?.slice(0, 200) ?? 'nothing',
-        hint: 'Make all shards with the same command, but for --shard.',
+        hint: 'Make all shards with the same command, except --shard.',
       });
     for (const name of [...Object.keys(shard.manifest.modules), ...Object.keys(shard.manifest.carried)]) {
       if (owner.has(name))

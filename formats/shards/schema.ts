@@ -53,9 +53,9 @@ export function findShards(output: string): { readonly dir: string; readonly sha
     });
   const counts = [...new Set(dirs.map((each) => Number(pattern.exec(each.slice(name.length))?.[2])))];
   if (counts.length > 1)
-    throw new LpqError('LPQ_SHARDS', `the shards of ${output} are of several divisions`, {
+    throw new LpqError('LPQ_SHARDS', `the shards of ${output} belong to different --shard counts`, {
       got: counts.map((count) => `of ${count}`).join(', '),
-      hint: 'Remove those of the division that is not meant.',
+      hint: 'Remove those that you do not want.',
     });
   const [count = 0] = counts;
   return Array.from({ length: count }, (_, index) => {
@@ -68,7 +68,7 @@ export function findShards(output: string): { readonly dir: string; readonly sha
       });
     const shard = readShard(dir);
     if (shard.index !== index || shard.count !== count)
-      throw new LpqError('LPQ_SHARDS', `${dir} holds another shard than its name says`, {
+      throw new LpqError('LPQ_SHARDS', `${dir} does not hold the shard that its name says`, {
         got: `${shard.index} of ${shard.count}`,
       });
     return { dir, shard };

@@ -9,7 +9,7 @@ import { SafetensorsFile } from '../safetensors/read.js';
 import { type SavedFeed, type StatisticsManifest, statisticsSchema, triangle } from './schema.js';
 import { unpackTriangle } from './triangle.js';
 
-const AGAIN = 'Take the statistics again with --save-stats.';
+const AGAIN = 'Save the statistics again with --save-stats.';
 
 /** A statistics directory, mapped. What it holds is checked against its manifest on opening, the bytes when they are read. */
 export class SavedStatistics {
@@ -36,7 +36,7 @@ export class SavedStatistics {
     if (!existsSync(place))
       throw new LpqError('LPQ_STATISTICS', `${dir} holds no saved statistics`, {
         got: existsSync(dir) ? 'no lpq.json in it' : 'no such directory',
-        hint: 'Take some with lpq quantize MODEL --save-stats DIR.',
+        hint: 'Save some with lpq quantize MODEL --save-stats DIR.',
       });
     const bytes = readRegular(place);
     const manifest = parseManifest(place, bytes);
@@ -73,7 +73,7 @@ export class SavedStatistics {
       });
     const feed = this.manifest.feeds[name] as SavedFeed;
     if (feed.k !== first.k)
-      throw new LpqError('LPQ_STATISTICS', `the statistics of ${first.name} in ${this.dir} are of another shape`, {
+      throw new LpqError('LPQ_STATISTICS', `the statistics of ${first.name} in ${this.dir} have another shape`, {
         got: `${feed.k} input features`,
         expected: `${first.k}`,
         hint: AGAIN,
@@ -141,7 +141,7 @@ function parseManifest(place: string, bytes: Buffer): StatisticsManifest {
     throw new LpqError('LPQ_STATISTICS', `${path.dirname(place)} holds no saved statistics`, {
       got: `format ${JSON.stringify(format) ?? 'not given'}`,
       expected: 'format "lpq-statistics"',
-      hint: 'Take some with lpq quantize MODEL --save-stats DIR.',
+      hint: 'Save some with lpq quantize MODEL --save-stats DIR.',
     });
   const parsed = statisticsSchema.safeParse(value);
   if (parsed.success) return parsed.data;
@@ -157,7 +157,7 @@ function checkTensor(dir: string, file: SafetensorsFile | undefined, name: strin
     throw new LpqError('LPQ_STATISTICS', `the statistics in ${dir} lack the tensor '${name}'`, { hint: AGAIN });
   const { dtype, shape } = file.spec(name);
   if (dtype === 'F32' && shape.length === 1 && shape[0] === triangle(k)) return;
-  throw new LpqError('LPQ_STATISTICS', `the tensor '${name}' of ${dir} is no triangle of a ${k} x ${k} matrix`, {
+  throw new LpqError('LPQ_STATISTICS', `the tensor '${name}' of ${dir} is not a triangle of a ${k} x ${k} matrix`, {
     got: `${dtype} [${shape.join(', ')}]`,
     expected: `F32 [${triangle(k)}]`,
     hint: AGAIN,

@@ -127,7 +127,7 @@ std::vector<StoredTensor> read_safetensors(const Mapping& file) {
     const std::vector<int64_t> offsets = naturals(file, name, entry, "data_offsets");
     if (offsets.size() != 2) fail(file, "tensor '" + name + "': its data_offsets are not [begin, end]");
     if (offsets[1] < offsets[0] || offsets[1] - offsets[0] != bits / 8)
-      fail(file, "tensor '" + name + "': its data_offsets do not span what its dtype and shape need");
+      fail(file, "tensor '" + name + "': its data_offsets do not match its dtype and shape");
     if (static_cast<uint64_t>(offsets[1]) > room) fail(file, "tensor '" + name + "' ends beyond the file");
     tensor.bytes = static_cast<size_t>(bits / 8);
     tensor.data = reinterpret_cast<const std::byte*>(bytes.data()) + start + static_cast<size_t>(offsets[0]);

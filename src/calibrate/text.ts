@@ -150,13 +150,9 @@ function documentsOf(content: Exclude<TextFile['content'], { kind: 'conversation
 
 async function templateOf({ file }: TextFile, chat: CalibrationOptions['chat']): Promise<ChatTemplate> {
   if (chat) return chat();
-  throw new LpqError(
-    'LPQ_CALIBRATION_TEXT',
-    `${file} holds conversations, but no model with a chat template`,
-    {
-      expected: '{"text": "..."} lines, or plain text',
-    },
-  );
+  throw new LpqError('LPQ_CALIBRATION_TEXT', `${file} holds conversations, but no model with a chat template`, {
+    expected: '{"text": "..."} lines, or plain text',
+  });
 }
 
 /** All tokens of a file; documents, and conversations as `chat` prints them, joined as they stand. */

@@ -90,15 +90,11 @@ export class Patterns {
       const { source, flags } = fromPython(pattern);
       this.rules.push({ at, expression: new RegExp(`^(?:${source})`, flags) });
     } catch (cause) {
-      this.failure ??= new LpqError(
-        'LPQ_CONFIG',
-        `${this.place} holds a regular expression that lpq cannot read`,
-        {
-          got: pattern,
-          hint: "Write it in the syntax of Python's re, with flags at its beginning only.",
-          cause,
-        },
-      );
+      this.failure ??= new LpqError('LPQ_CONFIG', `${this.place} holds a regular expression that lpq cannot read`, {
+        got: pattern,
+        hint: "Write it in the syntax of Python's re, with flags at its beginning only.",
+        cause,
+      });
     }
   }
 

@@ -27,7 +27,7 @@ export const REMEDIES: Readonly<Record<ErrorCode, string>> = {
   LPQ_GGUF: 'Download the file again, or start from the safetensors that it was converted from.',
   LPQ_GROUP_SIZE: 'Choose one of the sizes in the message, or write a recipe rule for the module.',
   LPQ_HOST_MEMORY: 'Raise `--vram-limit` or `ulimit -l`, or use fewer or shorter calibration sequences.',
-  LPQ_HUB_ACCESS: 'Request access on the model's page, set `HF_TOKEN`, and check the spelling.',
+  LPQ_HUB_ACCESS: "Request access on the model's page, set `HF_TOKEN`, and check the spelling.",
   LPQ_HUB_CHECKSUM: 'Run the command again; if it happens twice, check the proxy and `HF_ENDPOINT`.',
   LPQ_HUB_CONFLICT: 'Push to another name, or look at the new commit and run the command again.',
   LPQ_HUB_CUT_OFF: 'Run the command again: it continues the download.',

@@ -42,7 +42,7 @@ export function engineNamed(name: string, untried: boolean): Engine {
   if (engine.evidence === 'untried' && !untried)
     throw new LpqError('LPQ_ENGINE', `no output of lpq has run in ${engine.title} ${engine.versions}`, {
       got: `--for ${name}`,
-      hint: 'Add --untested, and compare what it answers with lpq generate.',
+      hint: 'Add --untested, and compare its answers with lpq generate.',
     });
   return engine;
 }

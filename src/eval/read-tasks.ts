@@ -80,8 +80,7 @@ function readLines<T>(
         expected,
       });
     });
-  if (items.length === 0)
-    throw new LpqError('LPQ_CALIBRATION_TEXT', `${file} holds no question`, { expected });
+  if (items.length === 0) throw new LpqError('LPQ_CALIBRATION_TEXT', `${file} holds no question`, { expected });
   return { name: path.basename(file), sha256: createHash('sha256').update(bytes).digest('hex'), items };
 }
 

@@ -56,8 +56,7 @@ export abstract class PackedCache<Layer> implements KeyValueCache {
     const newer = step.entries.filter(({ past }) => past > 0).length;
     if (newer === 0) this.prefill(layer, step, t, p);
     else if (newer === step.tokens) this.decode(layer, step, t, p);
-    else
-      throw new LpqError('LPQ_INTERNAL', 'prompts come in separate steps, and later tokens one for each sequence');
+    else throw new LpqError('LPQ_INTERNAL', 'prompts come in separate steps, and later tokens one for each sequence');
   }
 
   dispose(): void {

@@ -47,9 +47,7 @@ export function refusal(status: number, headers: Headers, url: string, purpose: 
   if (status === 401 || status === 403)
     return new LpqError(
       'LPQ_HUB_ACCESS',
-      hasToken
-        ? `the Hub refuses ${what} to this token`
-        : `the Hub does not show ${what} without a token`,
+      hasToken ? `the Hub refuses ${what} to this token` : `the Hub does not show ${what} without a token`,
       {
         got,
         hint: hasToken

@@ -195,7 +195,7 @@ async function attempts<T>(
     if (error instanceof LpqError)
       throw new LpqError(error.code, error.message, {
         got: error.got,
-        hint: 'Run the command again: files that arrived are not sent again, and nothing is seen before the commit.',
+        hint: 'Run the command again: lpq does not send files again that arrived, and nothing shows before the commit.',
         cause: error,
       });
     throw new LpqError('LPQ_HUB_RESPONSE', `the server's answer for ${what} is not one of the Hub's`, {
@@ -209,9 +209,9 @@ async function attempts<T>(
 function refused(error: HubApiError, model: ModelName, what: string, hasToken: boolean): LpqError | Transient {
   const { statusCode, url } = error;
   if (statusCode === 409 || statusCode === 412)
-    return new LpqError('LPQ_HUB_CONFLICT', `${printModelName(model)} was changed while files were sent to it`, {
+    return new LpqError('LPQ_HUB_CONFLICT', `${printModelName(model)} changed while lpq sent files to it`, {
       got: `status ${statusCode}`,
-      hint: 'Look at what was committed, then run the command again: files that arrived are not sent again.',
+      hint: 'Look at the new commit, then run the command again: lpq does not send files again that arrived.',
       cause: error,
     });
   return refusal(statusCode, {}, url, { ...model, what, hasToken });

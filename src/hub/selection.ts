@@ -63,7 +63,7 @@ export function shardsOf(id: string, index: string, text: string, paths: Readonl
   if (shards.length === 0) lies('names no shards');
   for (const shard of shards)
     if (typeof shard !== 'string' || !isPlain(shard) || shard.includes('/') || !shard.endsWith(WEIGHTS))
-      lies('names a shard that is no .safetensors file beside it', JSON.stringify(shard));
+      lies('names a shard that is not a .safetensors file beside it', JSON.stringify(shard));
   const missing = (shards as string[]).filter((shard) => !paths.has(shard));
   if (missing.length > 0) lies('names shards that the repository does not have', missing.slice(0, 5).join(', '));
   return (shards as string[]).sort();
@@ -75,10 +75,10 @@ function noWeights(id: string, paths: readonly string[], single: readonly string
     (name) => PICKLES.test(name) && !/^(training_args|optimizer|scheduler|rng_state)/.test(name),
   );
   if (single.length === 0 && pickled.length > 0)
-    return new LpqError('LPQ_HUB_PICKLE', `${id} has its weights only as pickles, which lpq never opens`, {
+    return new LpqError('LPQ_HUB_PICKLE', `${id} has only pickled weights, which lpq never opens`, {
       got: pickled.slice(0, 3).join(', ') + (pickled.length > 3 ? `, and ${pickled.length - 3} more` : ''),
       expected: 'model.safetensors, or model.safetensors.index.json with its shards',
-      hint: `Look for a revision that has safetensors (often ${id}@refs/pr/N, opened by the Hub's converter: https://huggingface.co/spaces/safetensors/convert), or convert it with save_pretrained(safe_serialization=True) where you trust the file.`,
+      hint: `Look for a revision that has safetensors (often ${id}@refs/pr/N, opened by the Hub's converter: https://huggingface.co/spaces/safetensors/convert), or convert it with save_pretrained(safe_serialization=True) if you trust the file.`,
     });
   const gguf = top.filter((name) => name.endsWith('.gguf'));
   return new LpqError('LPQ_HUB_NOT_FOUND', `${id} has no safetensors checkpoint at its top level`, {

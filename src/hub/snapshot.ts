@@ -90,7 +90,7 @@ export async function hubSnapshot(model: ModelName, options: SnapshotOptions = {
     if (!(error instanceof LpqError)) throw diskError(environment, error);
     if (!here || !AWAY.has(error.code)) throw error;
     options.onWarning?.(
-      `using what ${printModelName(model)} was when last looked up (${here.commit.slice(0, 12)}): ${error.message}`,
+      `using the last known commit of ${printModelName(model)} (${here.commit.slice(0, 12)}): ${error.message}`,
     );
     return here;
   } finally {

@@ -144,7 +144,7 @@ export class Transfer {
     if (status !== 200 && !(status === 206 && ranged)) throw refusalOf(this.what, this.client.hasToken);
     const encoding = header(headers, 'content-encoding');
     if (encoding !== undefined && encoding !== 'identity')
-      throw this.wrong('comes compressed, although that was not asked for', encoding);
+      throw this.wrong('comes compressed, which lpq did not request', encoding);
     const tag = header(headers, 'etag');
     if (tag?.startsWith('"')) this.tags.set(new URL(url).origin, tag);
     let end = file.size;
@@ -153,7 +153,7 @@ export class Transfer {
       const [, from = '', to = '', total = ''] = /^bytes (\d+)-(\d+)\/(\d+|\*)$/.exec(range) ?? [];
       if (total !== '*' && Number(total) !== file.size) throw this.otherSize(total || range || 'no Content-Range');
       if (Number(from) !== this.at || to === '' || Number(to) >= file.size)
-        throw this.wrong('comes from another place than was asked for', range);
+        throw this.wrong('comes from another place than lpq requested', range);
       end = Number(to) + 1;
     } else {
       // No ranges here, or the bytes have changed: all of it once more.
@@ -217,10 +217,10 @@ export class Transfer {
   }
 
   private otherSize(got: string): LpqError {
-    return new LpqError('LPQ_HUB_CHECKSUM', `${this.what} has another size than the Hub's listing says`, {
+    return new LpqError('LPQ_HUB_CHECKSUM', `${this.what} does not have the size of the Hub's listing`, {
       got,
       expected: `${this.download.file.size} bytes`,
-      hint: 'Run the command again; if it happens twice, a proxy or HF_ENDPOINT gives out other bytes.',
+      hint: 'Run the command again; if it happens twice, a proxy or HF_ENDPOINT sends other bytes.',
     });
   }
 

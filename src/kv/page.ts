@@ -183,7 +183,10 @@ function turbomindPage(scheme: KvScheme, { heads, headDim, tokens }: KvPageShape
   const { keys, values } = scheme;
   for (const group of [keys.group, values.group])
     if (group !== headDim)
-      throw new LpqError('LPQ_LAYOUT', 'TurboMind has one scale for each token and head', { got: group, expected: headDim });
+      throw new LpqError('LPQ_LAYOUT', 'TurboMind has one scale for each token and head', {
+        got: group,
+        expected: headDim,
+      });
   const row = (bits: number): number => headDim * bits;
   const head = tokens * (row(keys.bits) + row(values.bits));
   const data = heads * head;

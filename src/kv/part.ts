@@ -15,7 +15,10 @@ export interface KvPart {
 export function rowsOf(layout: MemoryLayout, first: number, count: number): MemoryLayout {
   const [rows] = extents(layout);
   const fail = (): never => {
-    throw new LpqError('LPQ_LAYOUT', `rows ${first} to ${first + count - 1} are not a tile of a layout of ${rows} rows`);
+    throw new LpqError(
+      'LPQ_LAYOUT',
+      `rows ${first} to ${first + count - 1} are not a tile of a layout of ${rows} rows`,
+    );
   };
   if (count < 1 || first % count !== 0 || first + count > rows) fail();
   const kept: PackMode[] = [];

@@ -171,11 +171,15 @@ export function chunked(rt: NativeRuntime, batch: Batch, chunk: number): Batch {
 /** A cache of keys and values keeps no chunks apart: throws LPQ_CONFIG for a sequence of more than one. */
 function requireOneChunk({ chunk, q }: AttentionPlan, { longest }: Batch): void {
   if (chunk === 0 || longest <= chunk) return;
-  throw new LpqError('LPQ_CONFIG', `'${q.name}' is of a block that sees chunks of tokens, and caches hold one chunk`, {
-    got: `a sequence of ${longest} tokens`,
-    expected: `at most ${chunk}`,
-    hint: 'Generate fewer tokens, or from a shorter prompt.',
-  });
+  throw new LpqError(
+    'LPQ_CONFIG',
+    `'${q.name}' belongs to a block that attends to chunks of tokens, and caches hold one chunk`,
+    {
+      got: `a sequence of ${longest} tokens`,
+      expected: `at most ${chunk}`,
+      hint: 'Generate fewer tokens, or from a shorter prompt.',
+    },
+  );
 }
 
 /** Multiplies the queries of each token by what its position says. */

@@ -9,7 +9,7 @@ import type { KvScheme } from './source.js';
 /** Quantized caches are simulated on the CPU. Throws LPQ_DEVICE. */
 export function requireCpu(rt: NativeRuntime): void {
   if (rt.device === 'cpu') return;
-  throw new LpqError('LPQ_DEVICE', 'a quantized cache of keys and values is simulated on the CPU only', {
+  throw new LpqError('LPQ_DEVICE', 'a low-bit KV cache can be simulated on the CPU only', {
     got: rt.device,
     expected: 'cpu',
     hint: 'Use --device cpu.',

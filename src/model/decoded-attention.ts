@@ -20,9 +20,8 @@ export function decodingObstacle(
   const form = formOf(scheme, p);
   if (typeof form === 'string') return form;
   if (KV_FORMS[scheme.form].tail && scheme.residual === 0)
-    return 'a cache of whole blocks has an exact tail; without one it can be simulated only';
-  if (p.window !== undefined && p.window > 0 && p.window < longest)
-    return 'no kernel leaves out tokens before a window';
+    return 'a cache of whole blocks without an exact tail can only be simulated';
+  if (p.window !== undefined && p.window > 0 && p.window < longest) return 'no kernel skips tokens before a window';
   if (p.softCap !== undefined && p.softCap > 0) return 'no kernel caps scores';
   return sinks ? 'no kernel adds sinks to scores' : undefined;
 }
@@ -49,7 +48,7 @@ export function decodedAttention(
   const why = decodingObstacle(scheme, p, sinks !== undefined, Math.max(0, ...batch.lengths));
   const form = formOf(scheme, p);
   if (why !== undefined || typeof form === 'string')
-    throw new LpqError('LPQ_DEVICE', `this cache of keys and values cannot be read on ${rt.device}: ${why}`, {
+    throw new LpqError('LPQ_DEVICE', `this KV cache cannot be read on ${rt.device}: ${why}`, {
       got: rt.device,
       expected: 'cpu',
       hint: 'Use --device cpu, which simulates every cache.',

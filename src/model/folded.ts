@@ -200,7 +200,7 @@ function checkPermutation(site: string, order: Int32Array, size: number): void {
   const seen = new Uint8Array(size);
   for (const index of order) if (index >= 0 && index < size) seen[index] = 1;
   if (order.length === size && seen.every(Boolean)) return;
-  throw new LpqError('LPQ_INTERNAL', `what was to be folded into ${site} is no permutation of ${size} channels`, {
+  throw new LpqError('LPQ_INTERNAL', `the order to fold into ${site} is not a permutation of ${size} channels`, {
     got: `${order.length} entries, ${seen.reduce((sum, one) => sum + one, 0)} different`,
   });
 }

@@ -107,14 +107,14 @@ function* sliced(
   const outIn = !bias && stored !== 'in-out' && is(rows, k);
   const inOut = !bias && stored !== 'out-in' && is(k, rows);
   if (!outIn && !inOut && !(bias && is(rows)))
-    throw new LpqError('LPQ_TENSOR_SHAPE', `tensor '${tensor}' of ${dir} is no tensor of all experts`, {
+    throw new LpqError('LPQ_TENSOR_SHAPE', `tensor '${tensor}' of ${dir} is not a tensor of all experts`, {
       got: `[${shape.join(', ')}]`,
       expected: bias
         ? `[experts, ${rows}]`
         : [...(stored === 'out-in' ? [] : [[k, rows]]), ...(stored === 'in-out' ? [] : [[rows, k]])]
             .map((each) => `[experts, ${each.join(', ')}]`)
             .join(' or '),
-      hint: 'config.json and the weights are not of one model.',
+      hint: 'config.json and the weights belong to different models.',
     });
   // Steps from one output feature to the next, and from one input feature to the next.
   const [out, into] = bias ? [1, 0] : outIn ? [k, 1] : [1, rows];

@@ -51,7 +51,7 @@ function requirePredictions({ predictions, architecture }: ModelPlan, dir: strin
   throw new LpqError('LPQ_USAGE', `--mtp has no effect on ${dir}, which has no layers of multi-token prediction`, {
     got: `${architecture}, and no tensors of such layers that lpq knows`,
     expected: 'layers under their published names, as docs/architectures.md lists them',
-    hint: 'Leave --mtp out: whatever the architecture does not use is carried as it is.',
+    hint: 'Leave --mtp out: tensors that the architecture does not use pass through unchanged.',
   });
 }
 
@@ -162,9 +162,13 @@ function checkTensor(source: WeightShapes, name: string, shape: readonly number[
     });
   const got = source.shape(name);
   if (got.length === shape.length && got.every((dim, i) => dim === shape[i])) return;
-  throw new LpqError('LPQ_TENSOR_SHAPE', `tensor '${name}' of ${source.dir} does not have the shape that config.json says`, {
-    got: `[${got.join(', ')}]`,
-    expected: `[${shape.join(', ')}]`,
-    hint: 'config.json and the weights are not of one model.',
-  });
+  throw new LpqError(
+    'LPQ_TENSOR_SHAPE',
+    `tensor '${name}' of ${source.dir} does not have the shape that config.json says`,
+    {
+      got: `[${got.join(', ')}]`,
+      expected: `[${shape.join(', ')}]`,
+      hint: 'config.json and the weights belong to different models.',
+    },
+  );
 }

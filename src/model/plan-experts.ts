@@ -179,14 +179,14 @@ function routingPlan(
   const { names, scoring = 'softmax' } = table;
   const kind = typeof scoring === 'string' ? scoring : config.text(scoring.keys, scoring.otherwise);
   if (kind !== 'softmax' && kind !== 'sigmoid' && kind !== 'sqrtsoftplus')
-    throw config.error(keyOf(scoring), 'is a scoring of experts that lpq does not know', kind, 'softmax or sigmoid');
+    throw config.error(keyOf(scoring), 'is an expert scoring that lpq does not know', kind, 'softmax or sigmoid');
   const hashed = table.hashed && isHashed(config, table.hashed, index);
   const { groups, topGroups, topTwo } = groupsOf(config, table, count);
   const open = (count / groups) * topGroups;
   if (perToken > open)
     throw config.error(
       config.find(...table.perToken)?.key ?? (table.perToken[0] as string),
-      'is more than there are experts to choose from',
+      'exceeds the number of experts',
       perToken,
       groups > 1 ? `at most ${open}: ${topGroups} of ${groups} groups of ${count / groups}` : `at most ${open}`,
     );
@@ -240,12 +240,7 @@ function groupsOf(
     const method = config.text([when.key], when.off);
     if (method === when.off) return none;
     if (method !== when.on)
-      throw config.error(
-        when.key,
-        'is a choice of experts that lpq does not know',
-        method,
-        `${when.off} or ${when.on}`,
-      );
+      throw config.error(when.key, 'is an expert choice that lpq does not know', method, `${when.off} or ${when.on}`);
   }
   const groups = config.count([key], 1);
   if (groups === 1) return none;

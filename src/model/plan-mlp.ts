@@ -87,7 +87,12 @@ function multipliersOf(config: Config, { multipliers }: MlpTable): readonly [gat
   if (pair.length === 0) return [1, 1];
   const [gate, output] = pair;
   if (gate !== undefined && output !== undefined && pair.length === 2) return [gate, output];
-  throw config.error(multipliers as string, 'is no pair of numbers', pair.length, 'the multipliers of gate and output');
+  throw config.error(
+    multipliers as string,
+    'is not a pair of numbers',
+    pair.length,
+    'the multipliers of gate and output',
+  );
 }
 
 /** How many standard deviations above the mean the cutoff of a block's sparsity lies; undefined where nothing is cut. */

@@ -35,12 +35,12 @@ export function unknownArchitecture(config: Json, dir: string, tables: readonly 
     ...(nearest.unread.length > 0 ? [`it does not read ${listed(nearest.unread)}`] : []),
     ...(nearest.problem === undefined ? [] : [nearest.problem]),
   ];
-  return new LpqError('LPQ_ARCH_UNKNOWN', `${dir}/config.json names an architecture that lpq has no table for`, {
+  return new LpqError('LPQ_ARCH_UNKNOWN', `${dir}/config.json names an architecture that lpq does not know`, {
     got: got.join(', ') || 'neither model_type nor architectures',
     expected: nearest?.kin
-      ? `a known one; by config.json the nearest is ${nearest.table.modelType} (${nearest.table.className}): ${differs?.join('; ') || 'it reads every key'}`
+      ? `a known one; the nearest to config.json is ${nearest.table.modelType} (${nearest.table.className}): ${differs?.join('; ') || 'it reads every key'}`
       : tables.map((table) => `${table.modelType} (${table.className})`).join(', '),
-    hint: 'Where its class computes what the nearest does, set "model_type" and "architectures" in a copy of config.json; otherwise add a table (CONTRIBUTING.md, "Adding an architecture").',
+    hint: 'If its class computes the same as the nearest, set "model_type" and "architectures" in a copy of config.json; otherwise add a table (CONTRIBUTING.md, "Adding an architecture").',
   });
 }
 

@@ -59,7 +59,7 @@ function requireCpu(rt: NativeRuntime, name: string, source: WeightSource): void
   if (rt.device === 'cpu') return;
   throw new LpqError(
     'LPQ_DEVICE',
-    `'${name}' of ${source.dir} is multiplied in W4Ax, for which this device has no kernel that takes it`,
+    `'${name}' of ${source.dir} is multiplied in W4Ax, and this device has no kernel for it`,
     {
       got: rt.device,
       expected: 'cpu, or a device of compute capability 9.0 and 4-bit weights',

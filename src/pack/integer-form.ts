@@ -51,7 +51,7 @@ export function integerForm(
     const [low, high] = facts.zeroRange ?? [0, 0];
     if (low + bias < 0 || high + bias > largest)
       return noForm(
-        `its zero points run from ${low} to ${high}, beyond the ${bits}-bit range`,
+        `its zero points, ${low} to ${high}, exceed the ${bits}-bit range`,
         'Quantize it with zero points inside the range of the codes.',
       );
     return { bits, bias, symmetric: false, zero: 'tensor' };
@@ -59,7 +59,7 @@ export function integerForm(
   const zero = (zeros.kind === 'const' ? zeros.value : 0) + bias;
   if (!Number.isInteger(zero) || zero < 0 || zero > largest)
     return noForm(
-      `its zero point ${zero - bias} is no ${bits}-bit integer`,
+      `its zero point ${zero - bias} is not a ${bits}-bit integer`,
       bits === 1 ? 'Quantize it with --asym, or pack it for tilus.' : 'Quantize it with --sym or --asym.',
     );
   return { bits, bias, symmetric: zero === 2 ** (bits - 1), zero };
@@ -70,11 +70,11 @@ export function halfScalesProblem({ scales }: CanonicalModule, facts: ModuleFact
   if (scales.dtype === 'f16' || (scales.dtype === 'bf16' && facts.halfScales)) return undefined;
   return scales.dtype === 'bf16'
     ? {
-        reason: `its bf16 scales are not all numbers of f16, which ${format} has`,
+        reason: `some of its bf16 scales are not exact in f16, the scale type of ${format}`,
         remedy: 'Pack it for compressed-tensors.',
       }
     : {
-        reason: `its scales are ${scales.dtype} and ${format} has f16`,
+        reason: `its scales are ${scales.dtype}, and ${format} has f16 scales`,
         remedy: 'Quantize it with f16 or bf16 scales.',
       };
 }

@@ -61,7 +61,7 @@ export function groupIndex({ module, groupIndex: stored }: Operands): Tensor {
 export function reorderProblem(module: CanonicalModule, facts: ModuleFacts): NoForm | undefined {
   if (module.groupIndex && module.permutation)
     return {
-      reason: 'its columns are permuted and its groups are named besides',
+      reason: 'its columns are permuted, and it also has g_idx',
       remedy: 'Quantize it with --order static, which keeps them in place.',
     };
   if (module.groupIndex && facts.evenGroups === false)

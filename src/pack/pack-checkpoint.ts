@@ -99,7 +99,7 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
       `--source does not suit ${request.input.dir}, whose channels are in another order`,
       {
         got: request.source,
-        hint: 'Leave --source out: what quantized its activations has folded permutations into all weights (docs/fmpq.md).',
+        hint: 'Leave --source out: FMPQ folded permutations into all weights (docs/fmpq.md).',
       },
     );
   if (request.source !== undefined && !plan.target.readsSource)

@@ -28,7 +28,8 @@ export function splitOf(
   count: number,
 ): Split {
   const module = checkpoint.module(name);
-  if (isRecurrent(checkpoint.config, name)) return { whole: 'it is of a recurrent layer, whose parts belong together' };
+  if (isRecurrent(checkpoint.config, name))
+    return { whole: 'it belongs to a recurrent layer, whose parts belong together' };
   const last = name.slice(name.lastIndexOf('.') + 1);
   const found = ROLES.find(([, , names]) => names.includes(last));
   if (!found) return { whole: `'${last}' is neither column- nor row-parallel` };
@@ -39,7 +40,7 @@ export function splitOf(
       | number
       | undefined;
     if (heads !== undefined && heads % count !== 0)
-      return { whole: `its ${heads} heads cannot be shared by ${count} ranks` };
+      return { whole: `its ${heads} heads cannot be split over ${count} ranks` };
   }
   const problem = splitProblem(module, split, count);
   return problem ? { whole: problem } : { count, split };
@@ -53,16 +54,16 @@ function isRecurrent(config: Readonly<Record<string, unknown>>, name: string): b
 
 function splitProblem(module: CanonicalModule, split: 'n' | 'k', count: number): string | undefined {
   const [n, k] = module.shape;
-  if (split === 'n') return n % count === 0 ? undefined : `its N = ${n} is no multiple of ${count}`;
+  if (split === 'n') return n % count === 0 ? undefined : `its N = ${n} is not a multiple of ${count}`;
   if (module.groupIndex || module.permutation)
-    return 'its input features are reordered, so a part of K is no run of them';
-  if (k % count !== 0) return `its K = ${k} is no multiple of ${count}`;
+    return 'its input features are reordered, so a part of K is not contiguous';
+  if (k % count !== 0) return `its K = ${k} is not a multiple of ${count}`;
   const part = k / count;
   if (module.granularity.kind === 'group' && part % groupSizeOf(module.granularity, k) !== 0)
     return `its groups of ${module.granularity.size} do not divide the ${part} input features of a rank`;
   if (module.sparsity !== 'none' && part % 8 !== 0)
-    return `the mask of the ${part} input features of a rank is no whole bytes`;
-  if ((part * quantType(module.type).bits) % 8 !== 0) return `the ${part} codes of a rank are no whole bytes`;
+    return `the mask of the ${part} input features of a rank does not fill whole bytes`;
+  if ((part * quantType(module.type).bits) % 8 !== 0) return `the ${part} codes of a rank do not fill whole bytes`;
   return undefined;
 }
 

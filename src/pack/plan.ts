@@ -141,15 +141,15 @@ export function refusal(
     });
   if (target.byName && roles.fusedExperts)
     return new LpqError('LPQ_TARGET', `target ${target.name} has no names for the experts of ${dir}`, {
-      got: 'an architecture whose loaders look for the experts of a block in one tensor',
+      got: 'an architecture whose loaders expect the experts of a block in one tensor',
       expected: 'one whose checkpoints name each expert',
-      hint: 'Its loaders would leave these experts at random without an error. Use a target of lpq (sm90, tilus, ...).',
+      hint: "Its loaders would leave these experts at random without an error. Use one of lpq's own targets (sm90, tilus, ...).",
     });
   const shared = [...decisions.values()].some((each) => each.action !== 'fallback' && each.ranks);
   if (ranks > 1 && fallbacks.length < decisions.size && !shared)
-    return new LpqError('LPQ_TARGET', `no module of ${dir} can be shared by ${ranks} ranks`, {
+    return new LpqError('LPQ_TARGET', `no module of ${dir} can be split over ${ranks} ranks`, {
       got: `--tp ${ranks}`,
-      hint: 'Use a number of ranks that divides the heads, and whose parts of K hold whole groups.',
+      hint: 'Use a number of ranks that divides the heads and gives each rank whole groups of K.',
     });
   if (!first || fallbacks.length < decisions.size) return undefined;
   const [name, { reason, remedy }] = first;

@@ -174,5 +174,5 @@ export async function plainWeight(rt: NativeRuntime, checkpoint: CanonicalCheckp
 
 /** Throws LPQ_ABORTED. */
 export function stopIfAborted(signal: AbortSignal | undefined): void {
-  if (signal?.aborted) throw new LpqError('LPQ_ABORTED', 'packing was interrupted; nothing was left behind');
+  if (signal?.aborted) throw new LpqError('LPQ_ABORTED', 'packing was interrupted; lpq left no files behind');
 }

@@ -46,11 +46,15 @@ export class KeptModules {
         });
       const odd = Object.entries(modules).find(([, module]) => !isPlain(module));
       if (odd)
-        throw new LpqError('LPQ_REDO', `${odd[0]} of ${from} depends on other modules and cannot be kept without them`, {
-          got: `--method ${provenance.method}`,
-          expected: 'a checkpoint that lpq quantize made with --method rtn or gptq',
-          hint: 'Quantize the whole model again.',
-        });
+        throw new LpqError(
+          'LPQ_REDO',
+          `${odd[0]} of ${from} depends on other modules and cannot be kept without them`,
+          {
+            got: `--method ${provenance.method}`,
+            expected: 'a checkpoint that lpq quantize made with --method rtn or gptq',
+            hint: 'Quantize the whole model again.',
+          },
+        );
       if (plainHead !== undefined && match.test(plainHead) && Object.hasOwn(modules, plainHead))
         throw new LpqError('LPQ_REDO', `--redo matches ${plainHead}, which ${from} quantizes and this run does not`, {
           hint: 'Add --lm-head, or let --redo match less.',

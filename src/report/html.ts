@@ -75,8 +75,7 @@ function errors({ modules: all }: Report): string {
             raised.map(({ name, damp, measures }) => [name, String(measures.dampAttempts), figure(damp)]),
           ),
         );
-  if (chart === '')
-    return section('Error', note('There are no statistics: rounding to nearest reads only weights.'));
+  if (chart === '') return section('Error', note('There are no statistics: rounding to nearest reads only weights.'));
   return section(
     'Error',
     chart,

@@ -33,8 +33,8 @@ export function otherCheckpoint(
     check: 'against',
     got: `${first} ${ours.get(first) ?? 'nothing'}`,
     expected: `${first} ${theirs.get(first) ?? 'nothing'}`,
-    message: `it was packed from another quantized checkpoint than ${canonical.dir}: their provenance differs in ${other.join(', ')}`,
-    hint: `Give as --against the checkpoint that it was packed from: ${source.name}${source.revision === null ? '' : `@${source.revision}`}, fingerprint ${source.fingerprint.slice(0, 12)}, --method ${method}.`,
+    message: `it was not packed from ${canonical.dir}: their provenance differs in ${other.join(', ')}`,
+    hint: `Give --against the checkpoint that it was packed from: ${source.name}${source.revision === null ? '' : `@${source.revision}`}, fingerprint ${source.fingerprint.slice(0, 12)}, --method ${method}.`,
   };
 }
 
@@ -60,8 +60,8 @@ export function compareManifests(recorder: Recorder, canonical: CanonicalSide, m
     const got = manifest.carried[tensor];
     const message =
       got === undefined
-        ? `tensor '${tensor}' of ${canonical.dir} was not carried into the artifact`
-        : `the carried tensor '${tensor}' is not the one that ${canonical.dir} was written with`;
+        ? `tensor '${tensor}' of ${canonical.dir} is missing from the artifact`
+        : `the carried tensor '${tensor}' has changed since ${canonical.dir} was written`;
     recorder.check(carried.delete(tensor) && got === expected, { check, tensor, got, expected, message });
   }
   for (const tensor of carried)
@@ -69,7 +69,7 @@ export function compareManifests(recorder: Recorder, canonical: CanonicalSide, m
   const cache = cacheOf(canonical.manifest.kv, manifest.target);
   recorder.check(isDeepStrictEqual(manifest.kv, cache), {
     ...{ check, got: JSON.stringify(manifest.kv) ?? 'none', expected: JSON.stringify(cache) ?? 'none' },
-    message: 'the scheme of the cache of keys and values in lpq.json is not that of the quantized checkpoint',
+    message: 'the KV cache scheme in lpq.json differs from that of the quantized checkpoint',
   });
 }
 
@@ -117,7 +117,7 @@ export function compareEntries(
   const same = (what: string, ours: unknown, theirs: unknown, plural = true): boolean =>
     recorder.check(isDeepStrictEqual(ours, theirs), {
       ...{ check: 'against', module: name, got: JSON.stringify(ours), expected: JSON.stringify(theirs) },
-      message: `module '${name}': its ${what} ${plural ? 'are' : 'is'} not what the quantized checkpoint says`,
+      message: `module '${name}': its ${what} ${plural ? 'are' : 'is'} not that of the quantized checkpoint`,
     });
   const keys = ['type', 'shape', 'granularity', 'scales', 'zeros', 'transposed'] as const;
   const found = keys.map((key) => same(key, module[key], entry[key], key.endsWith('s')));
@@ -125,7 +125,7 @@ export function compareEntries(
   if (verifiedTarget(target)?.activations === 'blocks' || module.activations)
     found.push(same('precisions of activations', module.activations, entry.activations));
   const { weight: _, ...hashes } = module.canonical;
-  const message = `module '${name}': the canonical hashes in lpq.json are not those of the quantized checkpoint`;
+  const message = `module '${name}': the canonical hashes in lpq.json differ from those of the quantized checkpoint`;
   recorder.check(isDeepStrictEqual({ ...hashes }, { ...entry.sha256 }), { check: 'against', module: name, message });
   return found.every((ok) => ok);
 }
@@ -186,7 +186,7 @@ export async function compareCarried(
   const facts = { check: 'against', tensor: name } as const;
   const same = recorder.check(spec.dtype === dtype && `${spec.shape}` === `${got.shape}`, {
     ...{ ...facts, got: `${dtype} [${got.shape}]`, expected: `${spec.dtype} [${spec.shape}]` },
-    message: `the carried tensor '${name}' has another dtype or shape than in the quantized checkpoint`,
+    message: `the carried tensor '${name}' differs in dtype or shape from the quantized checkpoint`,
   });
   if (!same || got.byteLength === 0) return;
   const expected = canonical.weights.tensor(name);

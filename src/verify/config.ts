@@ -33,7 +33,7 @@ export function checkConfig(
   recorder.count('config');
   const facts = verifiedTarget(target);
   if (!facts) {
-    fail(`lpq.json names '${target}', which is no target of lpq`, target);
+    fail(`lpq.json names '${target}', which is not a target of lpq`, target);
     return;
   }
   checkLayouts(fail, manifest, facts);
@@ -47,7 +47,7 @@ export function checkConfig(
     fail(
       mirrored
         ? 'quantize_config.json is not the quantization_config of config.json'
-        : `quantize_config.json is there, which no artifact for ${target} has`,
+        : `quantize_config.json exists, but an artifact for ${target} has none`,
     );
   if (!facts.config) {
     checkOwn(fail, quantization, manifest);
@@ -75,7 +75,7 @@ function checkLinears(
   for (const linear of model.linears.values()) checkLinear(recorder, fail, loader, reading, linear);
   for (const name of model.others) {
     recorder.count('config');
-    if (reading.byName(name)) fail(`quantization_config claims that '${name}' is quantized, which is no linear`);
+    if (reading.byName(name)) fail(`quantization_config claims that '${name}' is quantized, but it is not a linear`);
   }
 }
 
@@ -84,7 +84,7 @@ function checkLayouts(fail: Fail, { modules, target }: ArtifactManifest, { layou
   for (const [name, { layout }] of Object.entries(modules))
     if (!layouts.includes(layout) && layout !== left)
       fail(
-        `module '${name}' is in layout ${layout}, in an artifact for ${target}`,
+        `module '${name}' has layout ${layout}, which an artifact for ${target} cannot have`,
         layout,
         [...layouts, left].join(', '),
         name,
@@ -94,7 +94,7 @@ function checkLayouts(fail: Fail, { modules, target }: ArtifactManifest, { layou
 /** The configuration of lpq's own artifacts: lpq.json says the rest. */
 function checkOwn(fail: Fail, config: Json, { target, modules }: ArtifactManifest): void {
   const counts = new Set(Object.values(modules).flatMap(({ ranks }) => (ranks ? [ranks.count] : [])));
-  if (counts.size > 1) fail('modules are split over several numbers of ranks', [...counts].join(', '));
+  if (counts.size > 1) fail('modules are split over different numbers of ranks', [...counts].join(', '));
   const [count] = counts;
   const { tensor_parallel: stated } = config;
   // Where every rank has every module whole, nothing but this key tells how many there are.

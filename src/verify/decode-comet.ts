@@ -33,7 +33,7 @@ export function checkActivations(
     tensor.dispose();
   };
   const places = { 4: -1, 8: 0 };
-  compare('bits', bits, 'a block of activations has another precision than in the manifest');
+  compare('bits', bits, 'a block of activations does not have the precision of the manifest');
   const words = new Uint32Array(Float32Array.from(clip).buffer);
   compare('clip', words, 'the clip of a block is not the one of the manifest');
   const numbers = bits.map((each) => (each === 8 ? places[8]++ : places[4]--));

@@ -69,7 +69,7 @@ export async function decodeBlocks(
   const problem = (what: string, facts: Wrong): void => {
     decoded.problems.push({ tensor, wrong: facts, what });
   };
-  if (wrong.count > 0) problem(`a stored code is none of ${module.type}`, wrong);
+  if (wrong.count > 0) problem(`a stored code is not one of ${module.type}`, wrong);
   decoded.parts.set('codes', fields.output);
   const repeats = groupSizeOf(module.granularity, k) / 32;
   const scales = merged(fields.scales, n, repeats, (at, got, expected) =>
@@ -81,7 +81,12 @@ export async function decodeBlocks(
       problem('the blocks of one group have different minima', { count: 1, ...at, got, expected }),
     );
     const zeros = zeroPoints(scales, minima, bits, (at, got) =>
-      problem('a minimum is no rounded product of a zero point and the scale', { count: 1, ...at, got, expected: 0 }),
+      problem('a minimum is not a rounded product of a zero point and the scale', {
+        count: 1,
+        ...at,
+        got,
+        expected: 0,
+      }),
     );
     const signed = Int16Array.from(zeros, (value) => value - flip);
     const i16 = module.zeros.kind === 'int' && module.zeros.dtype === 'i16';

@@ -60,7 +60,7 @@ export async function unfuse(
   const { shape } = read.scales.output;
   const split = splitPairs(rt, read.scales.output, { bits, constant: zero ?? -1 });
   await settle(rt);
-  note(decoded, read.name, split, 'the second half is no rounded product of a zero point and the scale');
+  note(decoded, read.name, split, 'the second half is not a rounded product of a zero point and the scale');
   read.scales.output.dispose();
   parts.set('scales', split.output);
   const values = Uint8Array.from(typed<Int16Array>(split.zeros));
@@ -92,7 +92,7 @@ export function setZeros(
   const stored = typed<Uint16Array | Uint8Array>(zeros);
   const whole = (bits: number): boolean => !Number.isNaN(numberOf(bits));
   const wrong = firstWrong(stored, zeros.shape[1] as number, () => 0, whole);
-  problem(decoded, tensor, 'a zero point is no whole number from -2048 to 2048', wrong);
+  problem(decoded, tensor, 'a zero point is not an integer from -2048 to 2048', wrong);
   const i16 = kind.kind === 'int' && kind.dtype === 'i16';
   const values = Array.from(stored, (bits) => numberOf(bits) - flip);
   parts.set(
@@ -122,7 +122,7 @@ export function setScales(tensor: string, module: PackedModule, scales: Tensor, 
     const bytes = Uint8Array.from(bits, (value) => value >> 7);
     const power = (value: number) => (value === 0x40 || (value & 0x807f) === 0) && value !== 0 && value < 0x7f80;
     const wrong = firstWrong(bits, scales.shape[1]!, (i) => bits[i]! & 0x7f80, power);
-    problem(decoded, tensor, 'a stored bf16 scale is no power of two', wrong);
+    problem(decoded, tensor, 'a stored bf16 scale is not a power of two', wrong);
     parts.set('scales', fromTyped('f8_e8m0', scales.shape, bytes));
     scales.dispose();
     return;
@@ -144,7 +144,7 @@ export async function storedScales(
   if (scales.dtype === module.scales.dtype) return scales;
   const converted = convertExact(rt, scales, module.scales.dtype);
   await settle(rt);
-  note(decoded, tensor, converted, `a stored ${scales.dtype} scale is no ${module.scales.dtype} number`);
+  note(decoded, tensor, converted, `a stored ${scales.dtype} scale is not a ${module.scales.dtype} number`);
   scales.dispose();
   return converted.output;
 }

@@ -87,7 +87,7 @@ async function decodePart(
   };
   const read = readScales(rt, weights, prefix, scales, n, np, bits);
   await settle(rt);
-  note(decoded, packedName, codes, 'a code of the padding is not what padding holds');
+  note(decoded, packedName, codes, 'a code in the padding is not the padding code');
   parts.set('codes', codes.output);
   take?.(parts);
   note(decoded, read.name, read.scales, 'the scale of a padding column or group is not 0');

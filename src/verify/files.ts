@@ -26,11 +26,11 @@ const PROSE = /^(README|LICENSE)[^/]*$|^\.gitattributes$/i;
 export function checkSeal(recorder: Recorder, dir: string, manifest: ArtifactManifest): void {
   const expected = expectedSeal(readRegularText(path.join(dir, 'lpq.json')));
   if (manifest.seal === undefined) {
-    recorder.unproved.push('lpq.json has no seal: its notes and provenance are taken as they stand');
+    recorder.unproved.push('lpq.json has no seal: its notes and provenance are unproved');
     recorder.detail('manifest', 'lpq.json has no seal');
     return;
   }
-  const message = 'lpq.json was changed after it was written: its seal does not fit';
+  const message = 'lpq.json was changed after it was written: its seal does not match';
   const seals = { got: manifest.seal, ...(expected !== undefined && { expected }) };
   recorder.check(manifest.seal === expected, { check: 'manifest', ...seals, message });
 }
@@ -49,15 +49,15 @@ export async function checkFiles(
     const name = path.basename(file.path);
     const number = String(i + 1).padStart(5, '0');
     const usual = shards.length === 1 ? 'model.safetensors' : `model-${number}-of-${total}.safetensors`;
-    const called = `${name} is not what a shard of ${shards.length} is called`;
+    const called = `${name} is not the name of a shard of ${shards.length}`;
     recorder.check(name === usual, { check: 'files', got: name, expected: usual, message: called });
     // Not covered by any tensor's hash; transformers reads only this one key.
     const metadata = { got: JSON.stringify(file.metadata), expected: '{"format":"pt"}' };
-    const other = `the header of ${name} has other metadata than lpq writes`;
+    const other = `the header of ${name} has metadata that lpq does not write`;
     const usualMetadata = isDeepStrictEqual({ ...(file.metadata ?? { format: 'pt' }) }, { format: 'pt' });
     recorder.check(usualMetadata, { check: 'files', ...metadata, message: other });
     const written = encodeHeader(file.header.tensors, file.metadata ?? {});
-    const message = `the header of ${name} says the same in other words than lpq writes: unknown fields, spaces or another order`;
+    const message = `the header of ${name} is not written as lpq writes it: unknown fields, spaces or another order`;
     recorder.check(Buffer.compare(file.headerBytes(), written) === 0, { check: 'files', message });
   }
   checkIndex(recorder, dir, weights);
@@ -92,9 +92,9 @@ export async function checkListed(
     }
     recorder.check(listed, { check: 'files', message: `${name} is in the directory but not in lpq.json` });
     const stray = WEIGHTS.test(name) && !(name === INDEX && weightFiles.length > 1);
-    const read = `${name} is none of the artifact's weight files, and a loader that takes all it finds would read it`;
+    const read = `${name} is not one of the artifact's weight files, but a loader that takes all files would read it`;
     recorder.check(!stray, { check: 'files', message: read });
-    const states = `${name} states a quantization, and an artifact for ${manifest.target} has no such file`;
+    const states = `${name} states a quantization, but an artifact for ${manifest.target} has no such file`;
     recorder.check(made.includes(name) || !SETTINGS.includes(name), { check: 'files', message: states });
   }
   for (const name of ['config.json', 'lpq.json', ...SETTINGS]) if (present.has(name)) checkJson(recorder, dir, name);
@@ -126,7 +126,7 @@ function checkIndex(recorder: Recorder, dir: string, weights: Checkpoint): void 
   const total = names.reduce((sum, name) => sum + weights.spec(name).end - weights.spec(name).begin, 0);
   recorder.check(isDeepStrictEqual(index, { metadata: { total_size: total }, weight_map: map }), {
     check: 'files',
-    message: 'model.safetensors.index.json does not say what the shards hold',
+    message: 'model.safetensors.index.json does not match the shards',
   });
 }
 

@@ -22,7 +22,7 @@ export function checkContainer(
     if (wrong === undefined) checkData(context, map, header.bytes.length, tensors);
     else if (recorder.failures.length === before) {
       const { what } = header.statements.find(({ end }) => wrong < end) ?? { what: 'its header' };
-      const message = `byte ${wrong} of ${GGUF_FILE} is not what it must be: it belongs to ${what}`;
+      const message = `byte ${wrong} of ${GGUF_FILE} is wrong: it belongs to ${what}`;
       const [got, expected] = [map.read(wrong, 1)[0] ?? 'the end of the file', header.bytes[wrong] as number];
       recorder.check(false, { check: 'tensors', got, expected, message });
     }
@@ -43,13 +43,13 @@ function checkKeys({ recorder, file }: GgufContext, entries: readonly Entry[]): 
     const message =
       got && got.type !== expected.type
         ? `key '${key}' of ${GGUF_FILE} has type ${got.type} and not ${expected.type}`
-        : `key '${key}${at === undefined ? '' : `[${at}]`}' of ${GGUF_FILE} is not what the model's files say`;
+        : `key '${key}${at === undefined ? '' : `[${at}]`}' of ${GGUF_FILE} does not match the model's files`;
     const values = { got: place(got?.value), expected: place(expected.value) };
     recorder.check(got?.type === expected.type && problem === undefined, { check: 'config', ...values, message });
   }
   const known = new Set(entries.map(([key]) => key));
   for (const [key, { value }] of file.metadata) {
-    const message = `key '${key}' of ${GGUF_FILE} is none that lpq writes for this model`;
+    const message = `key '${key}' of ${GGUF_FILE} is not one that lpq writes for this model`;
     recorder.check(known.has(key), { check: 'config', got: told(value), expected: 'nothing', message });
   }
 }
@@ -75,13 +75,13 @@ function checkTensors({ recorder, file }: GgufContext, tensors: readonly HeaderT
       const got = there ? `${there.type.name} [${[there.columns, there.rows].slice(0, there.rank)}]` : 'nothing';
       const expected = `${type} [${[columns, rows].slice(0, dims.length)}]`;
       const message = there
-        ? `tensor '${own}' of ${GGUF_FILE} has another type or other dimensions than the model's`
+        ? `tensor '${own}' of ${GGUF_FILE} does not have the type and dimensions of the model's tensor`
         : `tensor '${own}' is not in ${GGUF_FILE}`;
       recorder.check(got === expected, { check: 'tensors', tensor: own, got, expected, message });
     }
   }
   for (const tensor of file.names()) {
-    const message = `tensor '${tensor}' of ${GGUF_FILE} is none of the model`;
+    const message = `tensor '${tensor}' of ${GGUF_FILE} is not a tensor of the model`;
     recorder.check(known.has(tensor), { check: 'tensors', tensor, message });
   }
 }

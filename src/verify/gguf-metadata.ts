@@ -54,7 +54,7 @@ function modelEntries(config: Json, plan: ModelPlan): Entry[] {
   const [block] = plan.blocks;
   const { attention, mlp } = block as (typeof plan.blocks)[number];
   if (attention.kind !== 'attention' || !attention.rope || !plan.finalNorm)
-    throw new TypeError('no model that GGUF has a table for');
+    throw new TypeError('a model that GGUF has no table for');
   const { rope, heads, kvHeads, headDim } = attention;
   const entries: Entry[] = [
     ['vocab_size', u32(plan.vocab)],

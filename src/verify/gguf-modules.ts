@@ -34,7 +34,7 @@ export async function checkCarried(context: GgufContext, manifest: ArtifactManif
     if (canonical) await compareCarried(context, canonical, tensor, name);
   }
   if (!canonical) {
-    recorder.unproved.push('carried tensors and the model’s other files are proved by hashes in lpq.json only');
+    recorder.unproved.push('carried tensors and the model’s other files are proved only by hashes in lpq.json');
     return;
   }
   const left = Object.keys(canonical.manifest.carried).filter((name) => !found.has(name));
@@ -49,7 +49,7 @@ async function compareCarried(
   name: string | undefined,
 ): Promise<void> {
   if (name === undefined || !canonical.weights.has(name)) {
-    const message = `tensor '${tensor}' is none of ${canonical.dir}`;
+    const message = `tensor '${tensor}' is not in ${canonical.dir}`;
     context.recorder.check(false, { check: 'against', tensor, message });
     return;
   }
@@ -66,7 +66,8 @@ export async function verifyGgufModule(
   const started = performance.now();
   const before = recorder.failures.length;
   const [[tensor, hash] = ['', ''], ...more] = Object.entries(module.tensors);
-  const problem = more.length > 0 || tensor === '' ? 'it has not one tensor' : layoutProblem(module, context.from);
+  const problem =
+    more.length > 0 || tensor === '' ? 'it does not have exactly one tensor' : layoutProblem(module, context.from);
   if (problem) recorder.check(false, { check: 'tensors', module: name, message: `module '${name}': ${problem}` });
   else if (await checkThere(context, 'tensors', tensor, hash)) {
     const { type, rows, columns } = file.matrix(tensor);
@@ -85,11 +86,11 @@ export async function verifyGgufModule(
 /** Blocks from the codes are proved by the codes, all else by the weight that it means. */
 function layoutProblem({ layout, canonical, shape, padded }: PackedModule, from: BlocksFrom): string | undefined {
   if (layout !== 'dense' && !/^gguf-q(4_0|4_1|5_0|5_1|8_0|[2-6]_k)$/.test(layout))
-    return `'${layout}' is no layout of GGUF`;
+    return `'${layout}' is not a layout of GGUF`;
   if (`${padded}` !== `${shape}`) return `a padded shape of [${padded}] does not suit [${shape}]`;
   const codes = from === 'codes' && layout !== 'dense';
   if (codes !== (canonical.weight === undefined))
-    return codes ? 'its blocks are the codes, not a weight that was searched for' : 'there is no hash of the weight';
+    return codes ? 'its blocks are the codes, not searched ones' : 'there is no hash of the weight';
   if (codes && !/^gguf-q[458]_[01]$/.test(layout)) return `layout ${layout} does not hold the codes`;
   if (codes && (canonical.g_idx ?? canonical.permutation ?? canonical.mask) !== undefined)
     return `layout ${layout} has no order of columns and no mask`;
@@ -124,7 +125,7 @@ async function proveWeight(
     recorder.check(wrong === undefined, { check: 'padding', module: name, tensor, ...place, message: broken });
     const got = await hashTensor(canonicalFacts(name, 'weight', weight), weight);
     const expected = module.canonical.weight as string;
-    const message = `module '${name}': what its blocks mean is not what they were packed for`;
+    const message = `module '${name}': its blocks do not decode to the packed weight`;
     recorder.check(got === expected, { check: 'canonical', module: name, got, expected, message });
     const known = canonical?.moduleNames().includes(name) ? canonical : undefined;
     if (module.layout === 'dense') {

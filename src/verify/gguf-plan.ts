@@ -63,9 +63,9 @@ export function expectedTensors(
   for (const [name, shape] of needed) {
     const found = weights.get(name);
     const want = asVector(shape);
-    if (!found) problems.push(`nothing in the file is '${name}', which the model of config.json needs`);
+    if (!found) problems.push(`the file lacks '${name}', which the model of config.json needs`);
     else if (found.shape && `${found.shape}` !== `${want}`)
-      problems.push(`'${name}' is [${found.shape}], and the model of config.json needs [${want}]`);
+      problems.push(`'${name}' is [${found.shape}], but the model of config.json needs [${want}]`);
   }
   return { weights, problems };
 }

@@ -27,7 +27,7 @@ export async function compareStored(
     ...facts,
     got: `[${[matrix.rows, matrix.columns]}]`,
     expected: `[${expected.shape}]`,
-    message: `'${tensor}' has another shape than '${name}' of ${whose}`,
+    message: `'${tensor}' does not have the shape of '${name}' of ${whose}`,
   });
   if (!fits) return;
   if (matrix.type.block > 1) {

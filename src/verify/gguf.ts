@@ -63,7 +63,10 @@ export async function verifyGguf(options: VerifyOptions, manifest: ArtifactManif
       recorder.detail('against', '--source was not read: no block was searched for in it');
     for (const check of ['emulator', 'kernel'] as const)
       recorder.detail(check, 'lpq has no kernel for the blocks of GGUF');
-    recorder.detail('end-to-end', 'blocks of GGUF may hold other numbers than those quantized; lpq eval compares them');
+    recorder.detail(
+      'end-to-end',
+      'blocks of GGUF may hold other numbers than the quantized ones; lpq eval compares them',
+    );
     return recorder.report({ ...options, opened: canonical }, manifest.target, modules, started);
   } finally {
     file.close();
@@ -74,15 +77,19 @@ export async function verifyGguf(options: VerifyOptions, manifest: ArtifactManif
 
 /** Loaders of safetensors read config.json: it says nothing of a quantization, for there are no tensors of one beside it. */
 function checkPlain(recorder: Recorder, config: GgufContext['config'], { kv }: ArtifactManifest): void {
-  const stated = 'config.json states a quantization_config, which no artifact for gguf has';
+  const stated = 'config.json has a quantization_config, but an artifact for gguf has none';
   recorder.check(config.quantization_config === undefined, { check: 'config', message: stated });
-  const cached = 'lpq.json has a scheme for a cache, which GGUF has no place for';
+  const cached = 'lpq.json has a KV cache scheme, but GGUF has no place for one';
   recorder.check(kv === undefined, { check: 'config', message: cached });
 }
 
 /** What the blocks of modules were made from: a searched target says it in the file. */
 function blocksFrom({ recorder, file }: GgufContext, { target }: ArtifactManifest): BlocksFrom {
-  recorder.check(TARGET.test(target), { check: 'tensors', got: target, message: `'${target}' is no target of GGUF` });
+  recorder.check(TARGET.test(target), {
+    check: 'tensors',
+    got: target,
+    message: `'${target}' is not a target of GGUF`,
+  });
   if (target === 'gguf') return 'codes';
   return file.metadata.get('lpq.blocks_from')?.value === 'source' ? 'source' : 'quantized';
 }
@@ -111,7 +118,7 @@ function checkWhole(
     return expected;
   } catch (error) {
     if (!(error instanceof LpqError || error instanceof SyntaxError || error instanceof TypeError)) throw error;
-    const message = `${dir}: nothing says what ${GGUF_FILE} should be: ${error.message}`;
+    const message = `${dir}: lpq cannot derive ${GGUF_FILE}: ${error.message}`;
     recorder.check(false, { check: 'config', message });
     return undefined;
   }
@@ -137,9 +144,9 @@ function checkManifest(
     const [got, expected] = [`${Object.keys(tensors)} as ${layout}`, `${stored} as ${layouts[0]}`];
     recorder.check(layouts.includes(layout) && `${Object.keys(tensors)}` === stored, {
       ...{ check: 'tensors', module, got, expected },
-      message: `module '${module}' is listed as another tensor or in another layout than it has in the file`,
+      message: `module '${module}' is listed with a tensor or layout that differs from the file`,
     });
-    const facts = `module '${module}': lpq.json has facts of it that GGUF does not`;
+    const facts = `module '${module}': lpq.json says more about it than GGUF holds`;
     const plain = (ranks ?? packing ?? transposed ?? activations) === undefined;
     recorder.check(plain, { check: 'tensors', module, message: facts });
   }
@@ -159,7 +166,7 @@ function checkRope({ recorder, file }: GgufContext, plan: ModelPlan): void {
   const near = (exact: number): number[] => [1 - 2 ** -45, 1 + 2 ** -45].map((off) => Math.fround(exact * off));
   const at = factors.findIndex((exact, i) => !near(exact).includes(found[i] as number));
   const numbers = { got: found[at] ?? 'nothing', expected: factors[at] ?? 0 };
-  const message = `rope_freqs.weight[${at}] is not what config.json says`;
+  const message = `rope_freqs.weight[${at}] does not match config.json`;
   recorder.check(at < 0, { check: 'config', tensor: 'rope_freqs.weight', ...numbers, message });
   stored.dispose();
 }
@@ -173,13 +180,13 @@ function tellUnproved(
   if (!canonical) return;
   if (from === 'source' && !source)
     recorder.unproved.push(
-      'blocks were searched for in the weights of the source, and are near the quantized ones; --source MODEL proves them',
+      'blocks were searched from the weights of the source and are near the quantized ones; --source MODEL proves them',
     );
   const searched = [...(expected?.weights.values() ?? [])].some(
     ({ types, module }) => /^q/.test(types[0] as string) && (module === undefined || from !== 'codes'),
   );
   if (searched)
     recorder.unproved.push(
-      'scales of searched blocks may be others that suit the weights as well: all else follows from them',
+      'scales of searched blocks may be others that fit the weights equally well; everything else follows from them',
     );
 }

@@ -24,7 +24,7 @@ export function checkKeys(fail: Fail, where: string, object: Json, expected: Jso
   }
   for (const key of Object.keys(object))
     if (!Object.hasOwn(expected, key))
-      fail(`${where}.${key} is a key that nothing in the quantized checkpoint explains`, object[key]);
+      fail(`${where}.${key} is a key that the quantized checkpoint does not explain`, object[key]);
 }
 
 export function asObject(value: unknown): Json | undefined {

@@ -64,7 +64,7 @@ export async function checkStored(
     check: 'kv',
     got: `${sequence.packed} packed, ${sequence.tail} exact`,
     expected: `${packed} packed, ${length - packed} exact`,
-    message: `${name}, ${where}: the tokens are divided wrongly`,
+    message: `${name}, ${where}: the split of the tokens is wrong`,
   });
   const pages = await downloaded(device, cache.tensors);
   const tails = await downloaded(device, [sequence.tailKeys, sequence.tailValues]);

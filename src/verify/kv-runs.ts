@@ -138,7 +138,7 @@ export async function appended(one: Case, steps: number): Promise<void> {
   again.sequence.prefill(k, v);
   const [left, right] = [await downloaded(device, grown.cache.tensors), await downloaded(device, again.cache.tensors)];
   for (const [i, tensor] of left.entries()) {
-    const message = `${name}: ${steps} appended tokens leave other bytes than a prompt of as many (tensor ${i})`;
+    const message = `${name}: ${steps} appended tokens give other bytes than a prompt of the same length (tensor ${i})`;
     recorder.check(Buffer.compare(tensor.bytes(), (right[i] as Tensor).bytes()) === 0, { check: 'kv', message });
   }
   for (const tensor of [...left, ...right, k, v]) tensor.dispose();

@@ -103,7 +103,7 @@ function openGraph(
       if (!(error instanceof LpqError) || !/^LPQ_TENSOR_/.test(error.code)) throw error;
       const { got, expected } = error;
       if (canonical && !opens(CanonicalSource.over(canonical))) {
-        recorder.note(`${error.message}; nor does the quantized checkpoint have it so, and no engine can load either`);
+        recorder.note(`${error.message}; the quantized checkpoint has the same fault, and no engine can load either`);
         return { graph: undefined, ...name };
       }
       recorder.check(false, {

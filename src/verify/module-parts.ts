@@ -15,7 +15,7 @@ export async function checkHash(
   const tensor = file.tensor(where.tensor);
   const got = await hashTensor(file.spec(where.tensor), tensor);
   tensor.dispose();
-  const message = `the bytes of '${where.tensor}' are not those that were packed`;
+  const message = `the bytes of '${where.tensor}' have changed since they were packed`;
   recorder.check(got === expected, { ...where, got, expected, message });
 }
 
@@ -45,7 +45,7 @@ export async function checkCanonical(
     if (tensor) {
       const got = await hashTensor(canonicalFacts(name, part as DecodedPart, tensor), tensor);
       const hint = named ? '' : ' (--against QUANTIZED names the row and column)';
-      const message = `module '${name}': the ${part} that its packed bytes hold are not those that were quantized${hint}`;
+      const message = `module '${name}': the ${part} in its packed bytes differ from the quantized ones${hint}`;
       recorder.check(got === expected, { ...facts, got, expected, message });
     } else if (module.layout !== 'dense') {
       // A dense module has its weight only; every other layout must bring back all that was hashed.

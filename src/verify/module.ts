@@ -39,7 +39,7 @@ export async function verifyModule(ctx: ModuleContext, name: string, module: Pac
       recordProblems(recorder, name, decoded.problems);
       if (module.layout === 'dense' && module.canonical.weight === undefined && !ctx.canonical)
         recorder.unproved.push(
-          `module '${name}' is stored dense: its codes cannot be read back, only its tensor hash was checked`,
+          `module '${name}' is stored dense: its codes are gone, so only its tensor hash was checked`,
         );
       await checkCanonical(recorder, name, module, decoded.parts, ctx.canonical !== undefined);
       if (ctx.canonical) await compareModule(ctx.runtime, recorder, ctx.canonical, name, module, decoded, ctx.target);

@@ -145,6 +145,6 @@ export function verificationError(report: VerifyReport): LpqError | undefined {
   return new LpqError('LPQ_VERIFY', `${report.dir}: ${first.message}${more > 0 ? ` (and ${more} more)` : ''}`, {
     ...(first.got !== undefined && { got: first.got }),
     ...(first.expected !== undefined && { expected: first.expected }),
-    hint: first.hint ?? 'The artifact does not hold what was quantized: pack it again, and do not deploy it.',
+    hint: first.hint ?? 'The artifact does not hold the quantized weights: pack it again, and do not deploy it.',
   });
 }

@@ -69,10 +69,10 @@ export async function decodeStreams(
     packedZeros.dispose();
   }
   await settle(rt);
-  note(decoded, `${name}.${names.codes}`, codes, 'bits behind the last code of a row are not 0');
+  note(decoded, `${name}.${names.codes}`, codes, 'bits after the last code of a row are not 0');
   decoded.parts.set('codes', codes.output);
   if (zeros) {
-    note(decoded, `${name}.${names.zeros}`, zeros, 'bits behind the last zero point of a group are not 0');
+    note(decoded, `${name}.${names.zeros}`, zeros, 'bits after the last zero point of a group are not 0');
     if (zero === undefined) decoded.parts.set('zeros', zeros.output);
     else constantZeros(decoded, `${name}.${names.zeros}`, zeros.output, zero - flip);
   }

@@ -137,9 +137,9 @@ function* rankProblems({ sparse }: TileRules, { canonical, granularity, ranks, s
   else if (ranks.split === 'k' && (canonical.g_idx !== undefined || canonical.permutation !== undefined))
     yield 'ranks cannot share input features that are reordered';
   else if (ranks.split === 'k' && ((whole / ranks.count) * bits) % 8 !== 0)
-    yield 'the codes of a rank are no whole bytes';
+    yield 'the codes of a rank do not fill whole bytes';
   else if (ranks.split === 'k' && sparse && (whole / ranks.count) % 8 !== 0)
-    yield 'the mask of a rank is no whole bytes';
+    yield 'the mask of a rank does not fill whole bytes';
 }
 
 /** What kernels of integers of 4 and 8 bits ask for, beside or instead of floats. */

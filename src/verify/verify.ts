@@ -89,7 +89,7 @@ export async function verifyArtifact(options: VerifyOptions): Promise<VerifyRepo
     const context = { runtime, kernel, dynamic, weights, recorder, canonical, emulate, seed, target: manifest.target };
     await checkCarried(context, manifest);
     checkCache(recorder, manifest);
-    if (!manifest.kv) recorder.detail('kv', 'lpq.json has no scheme for the cache');
+    if (!manifest.kv) recorder.detail('kv', 'lpq.json has no KV cache scheme');
     else if (!('form' in manifest.kv)) recorder.detail('kv', 'it is simulated (docs/fmpq.md), not packed');
     else if (!options.cache) recorder.detail('kv', 'not asked for');
     else {
@@ -108,7 +108,7 @@ export async function verifyArtifact(options: VerifyOptions): Promise<VerifyRepo
     if (!emulate) recorder.detail('emulator', 'not asked for');
     else if (!modules.some(({ emulatorRatio }) => emulatorRatio !== undefined))
       recorder.detail('emulator', `no module of target ${manifest.target} has an fp16 kernel to emulate`);
-    if (!kernel) recorder.detail('kernel', 'no device was asked for, or there is none');
+    if (!kernel) recorder.detail('kernel', 'no device was requested, or there is none');
     else if (!modules.some(({ kernelRatio }) => kernelRatio !== undefined))
       recorder.detail('kernel', `lpq has no kernel for the modules of target ${manifest.target}`);
     const endToEnd = await options.endToEnd?.(recorder);
@@ -125,7 +125,7 @@ function checkCache(recorder: Recorder, { kv, provenance }: ArtifactManifest): v
   if (provenance.options.kv === undefined) return;
   recorder.check(kv !== undefined, {
     check: 'kv',
-    message: `the model was quantized with --kv ${provenance.options.kv}, and lpq.json has lost the scheme of its cache`,
+    message: `the model was quantized with --kv ${provenance.options.kv}, but lpq.json has lost its KV cache scheme`,
   });
 }
 
@@ -142,7 +142,7 @@ async function checkCarried(ctx: ModuleContext, manifest: ArtifactManifest): Pro
     const tensor = weights.tensor(name);
     const got = await hashTensor(weights.spec(name), tensor);
     const expected = manifest.carried[name]!;
-    const message = `the carried tensor '${name}' is not that of the quantized checkpoint: its bytes, its dtype or its shape`;
+    const message = `the carried tensor '${name}' differs from that of the quantized checkpoint in its bytes, dtype or shape`;
     recorder.check(got === expected, { check: 'carried', tensor: name, got, expected, message });
     const broken = await findNotFiniteStored(tensor, weights.dtype(name));
     const facts = { check: 'carried', tensor: name, expected: 'finite numbers' } as const;
@@ -155,7 +155,7 @@ async function checkCarried(ctx: ModuleContext, manifest: ArtifactManifest): Pro
   }
   if (!canonical && names.length > 0)
     recorder.unproved.push(
-      `${names.length} carried tensors and the model's other files are proved by hashes in lpq.json only`,
+      `${names.length} carried tensors and the model's other files are proved only by hashes in lpq.json`,
     );
 }
 

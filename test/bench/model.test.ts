@@ -180,7 +180,7 @@ test('what cannot be timed is refused', async () => {
       ['--shape', odd, '--weights', 'fp8'],
       /--weights fp8 does not fit .*'model\.layers\.0\.mlp\.down_proj' has 520 inputs/,
     ],
-    [['--shape', 'tiny', '--kv', '4'], /cache of few bits are timed on a CUDA device only/],
+    [['--shape', 'tiny', '--kv', '4'], /low-bit KV cache can be timed on a CUDA device only/],
     [['--shape', 'tiny-moe'], /block 0 of tiny-moe has a mixture of experts/],
   ] as const) {
     const ran = await bench(...args);

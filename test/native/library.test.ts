@@ -163,7 +163,7 @@ const DAMAGE: readonly (readonly [string, (dir: string, shard: string) => void, 
   [
     'a shape beyond the span',
     (_dir, shard) => head(shard, (t) => t.replace(/"shape":\[(\d)/, '"shape":[9$1')),
-    /do not span/,
+    /do not match/,
   ],
   [
     'a shape that overflows',

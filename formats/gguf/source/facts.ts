@@ -10,7 +10,7 @@ export class GgufFacts {
     this.architecture =
       typeof name === 'string'
         ? name
-        : badGguf(file.path, "the key 'general.architecture' is missing, or no text", { got: name });
+        : badGguf(file.path, "the key 'general.architecture' is missing or not a string", { got: name });
   }
 
   /** A number; one for each block that is the same for all counts as one. Throws LPQ_GGUF where it is missing or none. */
@@ -25,9 +25,9 @@ export class GgufFacts {
     if (value === undefined) return undefined;
     const [first, ...rest] = Array.isArray(value) ? value : [value];
     if (typeof first !== 'number' || !Number.isFinite(first))
-      return badGguf(this.file.path, `the key '${this.full(key)}' is no number`, { got: first });
+      return badGguf(this.file.path, `the key '${this.full(key)}' is not a number`, { got: first });
     if (rest.some((each) => each !== first))
-      return badGguf(this.file.path, `'${this.full(key)}' differs from block to block, which lpq has no table for`, {
+      return badGguf(this.file.path, `'${this.full(key)}' differs from block to block, which lpq does not support`, {
         got: [first, ...rest].slice(0, 8).join(', '),
       });
     return shortest(first);
@@ -50,7 +50,7 @@ export class GgufFacts {
     const value = this.value(key);
     if (value === undefined) return undefined;
     if (Array.isArray(value) && value.every((each) => typeof each === kind)) return value as readonly T[];
-    return badGguf(this.file.path, `the key '${this.full(key)}' is no list of ${kind}s`);
+    return badGguf(this.file.path, `the key '${this.full(key)}' is not a list of ${kind}s`);
   }
 
   /** [rows, columns] of a tensor. Throws LPQ_GGUF where there is none. */

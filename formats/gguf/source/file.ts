@@ -49,7 +49,10 @@ export class GgufPart {
         const rowBytes = (columns / type.block) * type.bytes;
         const bytes = rows * rowBytes;
         if (columns % type.block !== 0)
-          refuse(`tensor '${name}' has rows of ${columns}, no whole blocks of ${type.name}`, dims.join(', '));
+          refuse(
+            `tensor '${name}' has rows of ${columns}, which are not whole blocks of ${type.name}`,
+            dims.join(', '),
+          );
         if (offset % alignment !== 0) refuse(`tensor '${name}' is not aligned`, offset);
         if (offset < end) refuse(`tensor '${name}' overlaps the one before it`, offset);
         end = offset + bytes;
@@ -80,7 +83,7 @@ export class GgufModelFile {
   ) {
     for (const part of parts)
       for (const tensor of part.tensors) {
-        if (this.tensors.has(tensor.name)) badGguf(part.path, `tensor '${tensor.name}' is there twice`);
+        if (this.tensors.has(tensor.name)) badGguf(part.path, `tensor '${tensor.name}' appears twice`);
         this.tensors.set(tensor.name, { ...tensor, part });
       }
   }
@@ -95,7 +98,7 @@ export class GgufModelFile {
         const count = part.metadata.get('split.count')?.value ?? 1;
         const number = part.metadata.get('split.no')?.value ?? 0;
         if (count !== files.length || number !== i)
-          badGguf(file, 'it is another part of a model than its name says', {
+          badGguf(file, 'it is not the part of the model that its name says', {
             got: `part ${Number(number) + 1} of ${count}`,
             expected: `part ${i + 1} of ${files.length}`,
             hint: 'Keep the files of one model together, under the names that llama-gguf-split gave them.',
@@ -135,7 +138,7 @@ export function splitOf(file: string): string[] {
 
 /** Throws LPQ_GGUF. */
 export function badGguf(file: string, what: string, facts: ErrorFacts = {}): never {
-  throw new LpqError('LPQ_GGUF', `${file} is no GGUF model that lpq reads: ${what.slice(0, 300)}`, {
+  throw new LpqError('LPQ_GGUF', `${file} is not a GGUF model that lpq reads: ${what.slice(0, 300)}`, {
     hint: 'Download the file again, or convert the model again with a current llama.cpp.',
     ...facts,
   });

@@ -38,7 +38,7 @@ export function latentPlace(
     [v, [shared.heads, values, rank]],
   ] as const)
     if (`${tensor.shape}` !== `${expected}`)
-      badGguf(file.path, `tensor '${tensor.name}' has another shape than its heads say`, {
+      badGguf(file.path, `tensor '${tensor.name}' does not have the shape that its heads require`, {
         got: `[${tensor.shape}]`,
         expected: `[${expected}]`,
       });

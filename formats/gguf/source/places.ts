@@ -62,7 +62,7 @@ function placesFor(file: GgufModelFile, { architecture, config }: GgufSourceMode
   const dtype = typeof holds === 'string' ? holds : 'F32';
   const minusOne = architecture.normsPlusOne === true && to.endsWith('norm.weight');
   if (minusOne && dtype !== 'F32')
-    badGguf(file.path, `tensor '${tensor.name}' is a norm of another type than F32`, { got: tensor.type.name });
+    badGguf(file.path, `tensor '${tensor.name}' is a norm that is not F32`, { got: tensor.type.name });
   return Array.from({ length: slices }, (_, slice) => ({
     entry: {
       name: to.replace('{expert}', String(expert ?? slice)),

@@ -24,10 +24,7 @@ function scalingOf(facts: GgufFacts, base: number, headDim: number): Json | unde
   if (facts.has('rope_freqs.weight')) {
     const found = llama3Scaling(floats(facts, 'rope_freqs.weight'), base, headDim);
     if (found) return found;
-    return badGguf(
-      facts.file.path,
-      "'rope_freqs.weight' stretches positions in a way that config.json has no words for",
-    );
+    return badGguf(facts.file.path, "'rope_freqs.weight' stretches positions in a way that config.json cannot express");
   }
   if (kind === 'linear' || (kind === 'none' && factor !== undefined && factor !== 1))
     return factor === undefined || factor === 1 ? undefined : { rope_type: 'linear', factor };
@@ -52,7 +49,7 @@ function beta(facts: GgufFacts, key: string, usual: number): Json {
 /** Elements of an F32 vector. */
 function floats(facts: GgufFacts, name: string): Float32Array {
   const tensor = facts.file.tensors.get(name);
-  if (tensor?.type.holds !== 'F32') return badGguf(facts.file.path, `tensor '${name}' is missing, or not of F32`);
+  if (tensor?.type.holds !== 'F32') return badGguf(facts.file.path, `tensor '${name}' is missing or not F32`);
   return new Float32Array(tensor.part.map.read(tensor.position, tensor.bytes).buffer);
 }
 

@@ -124,7 +124,7 @@ export class GgufTensors implements TensorReader {
   private find(name: string): Place {
     const found = this.places.get(name);
     if (found) return found;
-    throw new LpqError('LPQ_TENSOR_MISSING', `${this.path} has no tensor that would be '${name}'`);
+    throw new LpqError('LPQ_TENSOR_MISSING', `${this.path} has no tensor for '${name}'`);
   }
 
   /** Row r of the checkpoint is row order[r] of the file; undefined where they are the same. */
@@ -135,7 +135,10 @@ export class GgufTensors implements TensorReader {
     const rows = shape[0] as number;
     const expected = own * headDim * (fix === 'heads' ? 3 : 1);
     if (rows !== expected)
-      badGguf(this.path, `what would be '${name}' has not as many rows as its heads say`, { got: rows, expected });
+      badGguf(this.path, `the tensor for '${name}' does not have the rows that its heads require`, {
+        got: rows,
+        expected,
+      });
     if (fix === 'heads')
       return Int32Array.from({ length: rows }, (_, row) => {
         const part = Math.floor(row / headDim) % 3;
@@ -186,7 +189,7 @@ function fingerprint({ parts }: GgufModelFile): string {
         for (const at of bytes <= PIECE ? [0] : [0, Math.floor((bytes - PIECE) / 2), bytes - PIECE]) {
           const length = Math.min(PIECE, bytes);
           if (readSync(fd, buffer, 0, length, position + at) !== length)
-            throw new LpqError('LPQ_FILE', `${path} became shorter while it was read`);
+            throw new LpqError('LPQ_FILE', `${path} became shorter while lpq read it`);
           hash.update(buffer.subarray(0, length));
         }
     } finally {

@@ -29,7 +29,7 @@ export function sourceTokenizer(facts: GgufFacts, config: Json): { files: Record
   const types = facts.list<number>(key('token_type'), 'number') ?? list.map(() => TYPE.normal);
   const vocab = Number(config.vocab_size);
   if (types.length !== list.length || list.length > vocab)
-    badGguf(facts.file.path, 'its tokens, their types and the rows of the embeddings do not fit each other', {
+    badGguf(facts.file.path, 'its tokens, their types and the rows of the embeddings do not match', {
       got: `${list.length} tokens, ${types.length} types, ${vocab} rows`,
     });
   const tokens: Tokens = {
@@ -91,7 +91,9 @@ const BPE = { type: 'BPE', dropout: null, continuing_subword_prefix: null, end_o
 function scoredBpe(facts: GgufFacts, tokens: Tokens) {
   const scores = facts.list<number>('tokenizer.ggml.scores', 'number');
   if (scores?.length !== tokens.list.length)
-    return badGguf(facts.file.path, 'its tokens have no scores, or not as many', { got: scores?.length ?? 'none' });
+    return badGguf(facts.file.path, 'its tokens have no scores, or too few or too many', {
+      got: scores?.length ?? 'none',
+    });
   const prefix = facts.flag('tokenizer.ggml.add_space_prefix') ?? true;
   const bos = facts.flag('tokenizer.ggml.add_bos_token') ?? true;
   const spaces = { type: 'Replace', pattern: { String: ' ' }, content: '▁' };

@@ -51,15 +51,11 @@ export function parseTemplates({ place, specialTokens, templates }: TemplateFile
         for (const [name, value] of Object.entries(values)) scope.set(name, value);
         return (new Interpreter(scope).run(template.parsed) as { value: string }).value;
       } catch (cause) {
-        throw new LpqError(
-          'LPQ_CALIBRATION_TEXT',
-          `line ${line} of ${file} is rejected by the model's chat template`,
-          {
-            got: (cause as Error).message,
-            hint: `Change the conversation, or leave it out; the template is in ${place}.`,
-            cause,
-          },
-        );
+        throw new LpqError('LPQ_CALIBRATION_TEXT', `line ${line} of ${file} is rejected by the model's chat template`, {
+          got: (cause as Error).message,
+          hint: `Change the conversation, or leave it out; the template is in ${place}.`,
+          cause,
+        });
       }
     },
   };

@@ -56,7 +56,12 @@ export async function examine(): Promise<Finding[]> {
       "Install NVIDIA's driver (libcuda.so.1), if there is a GPU.",
     ),
     gpus,
-    tool('nvcc', nvcc, 'this machine cannot compile the CUDA kernels; it builds only the CPU part', 'Install the CUDA toolkit.'),
+    tool(
+      'nvcc',
+      nvcc,
+      'this machine cannot compile the CUDA kernels; it builds only the CPU part',
+      'Install the CUDA toolkit.',
+    ),
   ];
 }
 

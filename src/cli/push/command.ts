@@ -97,7 +97,7 @@ async function contentsOf(dir: string): Promise<{ files: PushedFile[]; notes: st
   if (kind !== 'lpq-canonical' && kind !== 'lpq-artifact')
     throw new LpqError('LPQ_FILE', `${dir} was not quantized or packed by lpq`, {
       got: kind,
-      hint: 'Give the -o of lpq quantize or lpq pack; upload other directories with the Hub's own tools.',
+      hint: "Give the -o of lpq quantize or lpq pack; upload other directories with the Hub's own tools.",
     });
   const names = (await listFiles(dir)).filter((name) => !name.split('/').some((part) => part.startsWith('.')));
   const files = names.map((name) => ({ path: name, size: statSync(path.join(dir, name)).size }));

@@ -46,7 +46,11 @@ export async function measured(
     const windows = each > 0 ? Math.min(WINDOWS, Math.floor(Math.max(LEAST, SHARE * seconds) / each)) : WINDOWS;
     if (windows < 2) {
       const need = `about ${duration(WINDOWS * each)}`;
-      run.report.event('unmeasured', { seconds: WINDOWS * each }, `quality not measured, because it takes ${need}: ${again}`);
+      run.report.event(
+        'unmeasured',
+        { seconds: WINDOWS * each },
+        `quality not measured, because it takes ${need}: ${again}`,
+      );
       return undefined;
     }
     const model = await openWeights(output, rt);

@@ -48,8 +48,7 @@ export async function solveTarget(
     const plan = planQuantization(graph, { ...any, lmHead });
     const fixed = new Set([...plan.keys()].filter((name) => options.rules.some(({ match }) => match.test(name))));
     const units = unitsOf(graph, new Set([...plan.keys()].filter((name) => !fixed.has(name))));
-    if (units.length === 0)
-      throw new LpqError('LPQ_USAGE', 'the recipe's rules fix the bits of every module');
+    if (units.length === 0) throw new LpqError('LPQ_USAGE', "the recipe's rules fix the bits of every module");
     const schemes = WIDTHS.map((bits) => schemeFrom({ ...options.settings, bits }));
     const samples = Math.min(SEQUENCES, options.settings.samples);
     const text = await calibrate({ ...options, settings: { ...options.settings, samples } }, run);

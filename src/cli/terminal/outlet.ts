@@ -91,7 +91,7 @@ export class Outlet {
 }
 
 function undelivered(name: string, cause: NodeJS.ErrnoException): LpqError {
-  const what = name === 'stdout' ? 'the result' : 'the command's messages';
+  const what = name === 'stdout' ? 'the result' : "the command's messages";
   const { code } = cause;
   if (code === 'EPIPE' || code === 'ECONNRESET')
     return new LpqError('LPQ_PIPE', `${name} was closed before ${what} was written`, {

@@ -61,8 +61,7 @@ export function junitOf({ checks, failures, modules, dir, kind, seconds }: Told)
       .map(({ message }) => message)
       .join('\n') + (list.length > 100 ? `\nand ${list.length - 100} more` : '');
   const checkCases = checks.map(({ name, status, detail }): Case => {
-    if (status === 'skipped')
-      return { name, seconds: 0, outcome: 'skipped', body: detail ?? 'nothing to check' };
+    if (status === 'skipped') return { name, seconds: 0, outcome: 'skipped', body: detail ?? 'nothing to check' };
     const wrong = failures.filter(({ check }) => check === name);
     return wrong.length > 0 ? failed(name, 'failure', 'LPQ_VERIFY', told(wrong)) : passed(name, 0);
   });

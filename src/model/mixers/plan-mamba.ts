@@ -92,7 +92,7 @@ function limits(config: Config, limit: Mamba2Table['limit']): { least: number; m
   const list = config.find(limit.list)?.value ?? [0, Number.POSITIVE_INFINITY];
   const [least, most] = (Array.isArray(list) ? list : []).map(asNumber);
   if (least !== undefined && most !== undefined && least >= 0 && least <= most) return { least, most };
-  throw config.error(limit.list, 'is no pair of bounds', list, 'the least and the most step');
+  throw config.error(limit.list, 'is not a pair of bounds', list, 'the least and the most step');
 }
 
 /** A number as transformers writes it into JSON, which has no infinity. */

@@ -97,7 +97,7 @@ export async function searchBlocks(
     for (const tensor of [blocks, mean]) tensor.dispose();
     throw broken > 0
       ? new LpqError('LPQ_MODULE_NUMERICS', `the weight of ${name} holds ${broken} values that are NaN or infinite`)
-      : new LpqError('LPQ_SCALE_RANGE', `${over} blocks of ${name} have scales that f16 does not hold`, {
+      : new LpqError('LPQ_SCALE_RANGE', `${over} blocks of ${name} have scales beyond f16`, {
           hint: 'Check the weights of this module: they are implausibly large.',
         });
   }

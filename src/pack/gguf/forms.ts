@@ -39,7 +39,7 @@ const CENTERED = [
  * or q5_1. Scales of longer groups, or of whole rows, are repeated in each block.
  */
 export function codesForm(module: CanonicalModule, facts: ModuleFacts): CodesForm | NoForm {
-  const search = 'Pack it for gguf-q4_k or another type that is searched for.';
+  const search = 'Pack it for gguf-q4_k or another searched type.';
   const form = integerForm(module, facts);
   if (!hasForm(form)) return form;
   const [, k] = module.shape;
@@ -48,14 +48,14 @@ export function codesForm(module: CanonicalModule, facts: ModuleFacts): CodesFor
   if (module.groupIndex)
     return noForm('its groups follow g_idx, which GGUF does not have', 'Quantize it with --order static.');
   if (module.scales.dtype !== 'f16')
-    return noForm(`its scales are ${module.scales.dtype} and those of GGUF f16`, 'Quantize it with f16 scales.');
+    return noForm(`its scales are ${module.scales.dtype}, and GGUF has f16 scales`, 'Quantize it with f16 scales.');
   if (group % 32 !== 0)
-    return noForm(`its groups of ${group} are no multiple of GGUF's 32`, 'Quantize it with --group-size 32.');
+    return noForm(`its groups of ${group} are not a multiple of GGUF's 32`, 'Quantize it with --group-size 32.');
   const base = { kind: 'codes', bits, flip, group } as const;
   if (zero !== 'tensor') {
     const [low, high] = [-zero, 2 ** bits - 1 - zero];
     const fit = CENTERED.find(({ center, low: least, high: most }) => low + center >= least && high + center <= most);
-    if (!fit) return noForm(`codes from ${low} to ${high} steps are in no type of GGUF`, search);
+    if (!fit) return noForm(`codes from ${low} to ${high} steps fit no GGUF type`, search);
     return { ...base, type: fit.type, add: (fit.center - zero + 256) % 256, minima: false };
   }
   if (bits > 5)
@@ -67,5 +67,5 @@ export function codesForm(module: CanonicalModule, facts: ModuleFacts): CodesFor
 export function searchForm(wanted: GgufTypeName, k: number): SearchForm | NoForm {
   if (k % ggufType(wanted).block === 0) return { kind: 'search', type: wanted };
   if (k % 32 === 0) return { kind: 'search', type: 'q8_0' };
-  return { reason: `K = ${k} is no multiple of 32`, remedy: 'No type of GGUF but plain floats has such rows.' };
+  return { reason: `K = ${k} is not a multiple of 32`, remedy: 'Only plain floats have such rows in GGUF.' };
 }

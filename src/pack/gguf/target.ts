@@ -14,8 +14,8 @@ export function ggufTarget(search?: GgufTypeName): PackTarget {
   const name = search === undefined ? 'gguf' : `gguf-${search}`;
   const describe =
     search === undefined
-      ? 'GGUF for llama.cpp from the very codes: q4_0, q4_1, q5_0, q5_1 or q8_0 where the grids coincide'
-      : `GGUF for llama.cpp, ${search} found by search in the weights (of --source, or as they were quantized)`;
+      ? 'GGUF for llama.cpp with the same codes: q4_0, q4_1, q5_0, q5_1 or q8_0, if the grids match'
+      : `GGUF for llama.cpp, ${search} searched from the weights (of --source, or the quantized ones)`;
   const unbound = (): never => {
     throw new LpqError('LPQ_INTERNAL', `target ${name} was not bound to a checkpoint`);
   };
@@ -83,7 +83,7 @@ function decide(
   const module = checkpoint.module(name);
   const place = context.place(name);
   if (place.heads && n % (headsOf(context, place) * 2) !== 0)
-    throw new LpqError('LPQ_CONFIG', `${checkpoint.dir}: the rows of '${name}' are no whole heads`, { got: n });
+    throw new LpqError('LPQ_CONFIG', `${checkpoint.dir}: the rows of '${name}' are not whole heads`, { got: n });
   // Zero points beyond the range of the codes show in the facts alone.
   const own = context.search === undefined ? codesForm(module, facts) : context.form(name);
   if ('reason' in own) return fallback(own.reason, own.remedy);
@@ -93,7 +93,7 @@ function decide(
   }
   const notes: string[] = [];
   if (context.search !== undefined && own.type !== context.search)
-    notes.push(`${own.type} instead of ${context.search}, because K = ${k} is no multiple of 256.`);
+    notes.push(`${own.type} instead of ${context.search}, because K = ${k} is not a multiple of 256.`);
   if (own.kind === 'codes' && own.group > 32)
     notes.push(`Its scales of groups of ${printGranularity(module.granularity)} are repeated in every block of 32.`);
   if (own.kind === 'codes' && own.minima) notes.push('The minima, -(zero * scale), are rounded to f16.');

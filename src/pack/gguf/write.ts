@@ -67,7 +67,7 @@ export async function writeGguf(request: PackRequest, plan: PackPlan, context: G
   const notes = [...plan.notes, ...context.model.notes, ...tokenizer.notes];
   if (left.length > 0)
     notes.push(
-      `llama.cpp has no place for ${left.length} tensors, which were left out: ${left.slice(0, 5).join(', ')}`,
+      `llama.cpp has no place for ${left.length} tensors, so lpq left them out: ${left.slice(0, 5).join(', ')}`,
     );
   const source = request.source === undefined || !context.search ? undefined : openSource(request.source, rt);
   const output = await OutputDirectory.create(request.output).catch((error: unknown) => {

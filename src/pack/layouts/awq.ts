@@ -16,13 +16,13 @@ export const awqLayout: PackLayout = {
     const form = integerForm(module, facts);
     if (!hasForm(form)) return form;
     if (form.bits !== 4)
-      return noForm(`it has ${form.bits} bits and AWQ has 4`, 'Quantize it with --bits 4, or pack for gptq.');
+      return noForm(`it has ${form.bits} bits, and AWQ has 4`, 'Quantize it with --bits 4, or pack for gptq.');
     if (module.groupIndex)
       return noForm('its groups follow g_idx, which AWQ does not have', 'Pack it for gptq or compressed-tensors.');
     const scales = halfScalesProblem(module, facts, 'AWQ');
     if (scales) return scales;
     if (module.transposed)
-      return noForm('its class is no Linear, and transformers replaces no other by AWQ', 'Pack it for gptq.');
+      return noForm('its class is not Linear, and transformers replaces only Linear by AWQ', 'Pack it for gptq.');
     const problem = awqProblem(module);
     if (problem) return noForm(problem, 'Pack it for compressed-tensors, which takes any shape.');
     return exactFit(name, module, awqTensors(name, module));

@@ -30,15 +30,15 @@ export const cometLayout: PackLayout = {
     // What reads codes has symmetric integers in groups of 128, in place (formats/canonical/tensors.ts).
     if (!activations)
       return noForm(
-        'its activations are not quantized and COMET multiplies codes with codes',
+        'its activations are not quantized, and COMET needs low-bit activations',
         'Quantize it with --method fmpq, or pack it for another target.',
       );
     if (module.type !== 'i4')
-      return noForm(`it holds ${module.type} codes and COMET i4`, 'Quantize it with --method fmpq --bits 4.');
+      return noForm(`it holds ${module.type} codes, and COMET takes i4`, 'Quantize it with --method fmpq --bits 4.');
     if (module.sparsity !== 'none') return noForm('it is 2:4 sparse', 'Quantize it without --sparsity.');
     if (!SCALES.includes(module.scales.dtype))
       return noForm(
-        `its scales are ${module.scales.dtype} and COMET's floats`,
+        `its scales are ${module.scales.dtype}, and COMET's are floats`,
         'Quantize it with f16, bf16 or f32 scales.',
       );
     const [n, k] = module.shape;

@@ -35,22 +35,22 @@ export const marlinLayout: PackLayout = {
     if (!hasForm(integer)) return integer;
     const { bits, symmetric } = integer;
     if (bits !== 4 && bits !== 8)
-      return noForm(`it has ${bits}-bit codes and MARLIN 4- or 8-bit ones`, 'Quantize it with --bits 4.');
+      return noForm(`it has ${bits}-bit codes, and MARLIN takes 4 or 8 bits`, 'Quantize it with --bits 4.');
     if (module.scales.dtype !== 'f16')
-      return noForm(`its scales are ${module.scales.dtype} and MARLIN reads f16`, 'Quantize it with f16 scales.');
+      return noForm(`its scales are ${module.scales.dtype}, and MARLIN reads f16`, 'Quantize it with f16 scales.');
     const reordered = reorderProblem(module, facts);
     if (reordered) return reordered;
     const [n, k] = module.shape;
     const { granularity } = module;
     if (granularity.kind === 'group' && !GROUPS.includes(granularity.size))
       return noForm(
-        `its groups are ${granularity.size} long and MARLIN reads groups of ${GROUPS.join(', ')} or whole rows`,
+        `its groups have ${granularity.size} weights, and MARLIN reads groups of ${GROUPS.join(', ')} or whole rows`,
         'Quantize it with --group-size 128 or channel.',
       );
     const padded = [roundUp(n, STEP_N), roundUp(k, STEP_K)] as const;
     if (!symmetric && granularity.kind === 'channel' && padded[1] !== k)
       return noForm(
-        `its K = ${k} is no multiple of ${STEP_K}, and a row's own zero point cannot stand in the padding`,
+        `its K = ${k} is not a multiple of ${STEP_K}, and padding cannot hold a zero point for each row`,
         'Quantize it with --sym or in groups.',
       );
     const groups = groupCount(granularity, granularity.kind === 'channel' ? k : padded[1]);
@@ -63,7 +63,9 @@ export const marlinLayout: PackLayout = {
     if (groups === 1 && granularity.kind === 'group')
       notes.push(`Its one group of ${k} spans the row, so the scales are in the order of per-channel ones.`);
     if (module.groupIndex)
-      notes.push('Its input features are sorted by group (permutation); a kernel gathers the activations alike.');
+      notes.push(
+        'Its input features are sorted by group (permutation); a kernel gathers the activations in the same order.',
+      );
     return {
       padded,
       tensors: [

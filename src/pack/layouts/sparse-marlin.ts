@@ -34,21 +34,21 @@ export const sparseMarlinLayout: PackLayout = {
     if (!hasForm(integer)) return integer;
     const { bits, symmetric } = integer;
     if (bits !== 4 && bits !== 8)
-      return noForm(`it has ${bits}-bit codes and Sparse-MARLIN 4- or 8-bit ones`, 'Quantize it with --bits 4.');
-    if (!symmetric) return noForm('it has zero points and Sparse-MARLIN none', 'Quantize it with --sym.');
+      return noForm(`it has ${bits}-bit codes, and Sparse-MARLIN takes 4 or 8 bits`, 'Quantize it with --bits 4.');
+    if (!symmetric) return noForm('it has zero points, and Sparse-MARLIN has none', 'Quantize it with --sym.');
     if (module.scales.dtype !== 'f16')
       return noForm(
-        `its scales are ${module.scales.dtype} and Sparse-MARLIN reads f16`,
+        `its scales are ${module.scales.dtype}, and Sparse-MARLIN reads f16`,
         'Quantize it with f16 scales.',
       );
     const { granularity } = module;
     if (granularity.kind === 'group' && granularity.size !== GROUP)
       return noForm(
-        `its groups are ${granularity.size} long and Sparse-MARLIN reads groups of ${GROUP} or whole rows`,
+        `its groups have ${granularity.size} weights, and Sparse-MARLIN reads groups of ${GROUP} or whole rows`,
         'Quantize it with --group-size 128 or channel.',
       );
     if (module.groupIndex)
-      return noForm('its groups are named (g_idx)', 'Quantize it with --order static, which keeps groups in place.');
+      return noForm('its groups follow g_idx', 'Quantize it with --order static, which keeps groups in place.');
     const [n, k] = module.shape;
     const padded = [roundUp(n, STEP_N), roundUp(k, STEP_K)] as const;
     const groups = groupCount(granularity, granularity.kind === 'channel' ? k : padded[1]);
@@ -90,7 +90,7 @@ export const sparseMarlinLayout: PackLayout = {
     for (const tensor of [kept, metadata, info]) tensor.dispose();
     if (count === 0) return out;
     for (const tensor of out.values()) tensor.dispose();
-    throw new LpqError('LPQ_PACK', `the weight of ${name} is not stored as 2:4 sparse weights are`, {
+    throw new LpqError('LPQ_PACK', `the weight of ${name} is not stored in 2:4 form`, {
       got:
         `row ${row}, input features ${column} to ${column! + 3}: ` +
         (code === -1 ? `${left} weights stay` : `a pruned weight has code ${code}`) +

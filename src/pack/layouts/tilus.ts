@@ -40,18 +40,21 @@ export const tilusLayout: PackLayout = {
       );
     const { dtype } = module.scales;
     if (dtype !== 'f16' && dtype !== 'bf16' && dtype !== 'f8_e8m0')
-      return noForm(`its scales are ${dtype} and the kernel reads 16 bits`, 'Quantize it with f16 or bf16 scales.');
+      return noForm(`its scales are ${dtype}, and the kernel reads 16 bits`, 'Quantize it with f16 or bf16 scales.');
     const { granularity, zeros } = module;
     if (granularity.kind === 'group' && !GROUPS.includes(granularity.size))
       return noForm(
-        `its groups are ${granularity.size} long and the kernel reads groups of ${GROUPS.join(', ')} or whole rows`,
+        `its groups have ${granularity.size} weights, and the kernel reads groups of ${GROUPS.join(', ')} or whole rows`,
         'Quantize it with --group-size 128 or channel.',
       );
     if (zeros.kind === 'float' && zeros.dtype !== 'f16')
-      return noForm(`its zero points are ${zeros.dtype} and the kernel reads f16`, 'Quantize it with f16 zero points.');
+      return noForm(
+        `its zero points are ${zeros.dtype}, and the kernel reads f16`,
+        'Quantize it with f16 zero points.',
+      );
     const [low, high] = facts.zeroRange ?? [0, 0];
     if (zeros.kind === 'int' && (low < -2048 || high > 2048))
-      return noForm(`its zero points run from ${low} to ${high}, beyond what f16 holds exactly`, 'Quantize it anew.');
+      return noForm(`its zero points, ${low} to ${high}, exceed the exact range of f16`, 'Quantize it anew.');
     const reordered = reorderProblem(module, facts);
     if (reordered) return reordered;
     const [n, k] = module.shape;
@@ -72,7 +75,9 @@ export const tilusLayout: PackLayout = {
         ...paddingNote(module.shape, padded, 'codes and scales of 0'),
         ...(dtype === 'f8_e8m0' ? ['Its power-of-two scales are stored as bf16, which holds each of them.'] : []),
         ...(module.groupIndex
-          ? ['Its input features are sorted by group (permutation); a kernel gathers the activations alike.']
+          ? [
+              'Its input features are sorted by group (permutation); a kernel gathers the activations in the same order.',
+            ]
           : []),
       ],
     };

@@ -31,19 +31,19 @@ function kindOf(module: CanonicalModule, facts: ModuleFacts): { kind: Kind; bits
     if (type.name === 'f4e2m1')
       return dtype === 'f8_e8m0'
         ? { kind: 'e8m0', bits: 4 }
-        : noForm(`its scales are ${dtype} and those of fp4 are f8_e8m0 here`, 'Quantize it with --dtype mxfp4.');
+        : noForm(`its scales are ${dtype}, and those of fp4 are f8_e8m0 here`, 'Quantize it with --dtype mxfp4.');
     if (type.name === 'f8e4m3')
       return dtype === 'f16' || dtype === 'bf16'
         ? { kind: 'plain', bits: 8 }
-        : noForm(`its scales are ${dtype} and those of fp8 have 16 bits here`, 'Quantize it with f16 or bf16 scales.');
+        : noForm(`its scales are ${dtype}, and those of fp8 have 16 bits here`, 'Quantize it with f16 or bf16 scales.');
     return noForm(`it holds ${type.name} codes; TurboMind has f4e2m1 and f8e4m3`, 'Quantize it to one of these.');
   }
   const form = integerForm(module, facts);
   if (!hasForm(form)) return form;
   if (form.bits !== 4 && form.bits !== 8)
-    return noForm(`it has ${form.bits}-bit codes and TurboMind 4- or 8-bit ones`, 'Quantize it with --bits 4.');
+    return noForm(`it has ${form.bits}-bit codes, and TurboMind takes 4 or 8 bits`, 'Quantize it with --bits 4.');
   if (dtype !== 'f16')
-    return noForm(`its scales are ${dtype} and TurboMind fuses f16 ones`, 'Quantize it with f16 scales.');
+    return noForm(`its scales are ${dtype}, and TurboMind fuses f16 scales`, 'Quantize it with f16 scales.');
   return { kind: 'fused', bits: form.bits, form };
 }
 

@@ -24,7 +24,7 @@ function awqTarget(granularity?: string): PackTarget {
       if (!fits(fit)) return fit;
       if (granularity !== undefined && own !== granularity)
         return {
-          reason: `its group size is ${own} and that of the checkpoint ${granularity}, and AWQ has one`,
+          reason: `its group size is ${own}, that of the checkpoint is ${granularity}, and AWQ has only one`,
           remedy: 'Quantize all modules with the same --group-size.',
         };
       return { layout: awqLayout, fit };
@@ -42,7 +42,7 @@ function awqTarget(granularity?: string): PackTarget {
       const left = others.reduce((sum, [, count]) => sum + count, 0);
       return {
         target: awqTarget(main[0]),
-        note: `AWQ has one group size: ${left} modules with another than ${main[0]} stay as plain weights.`,
+        note: `AWQ has one group size: ${left} modules with a group size other than ${main[0]} stay plain weights.`,
       };
     },
 
@@ -57,7 +57,7 @@ function awqTarget(granularity?: string): PackTarget {
         const inside = taken.find((module) => module.includes(name));
         if (inside !== undefined)
           throw new LpqError('LPQ_PACK', `AWQ cannot leave '${name}' plain: its loaders would leave '${inside}' too`, {
-            expected: 'no plain linear whose name is part of that of a quantized one',
+            expected: "no plain linear whose name is part of a quantized module's name",
             hint: 'Pack for compressed-tensors, which names modules exactly.',
           });
       }

@@ -34,7 +34,7 @@ function compressedTarget(
     choose(moduleName, module, facts): Choice | NoForm {
       if (module.transposed)
         return {
-          reason: 'its class is no Linear, and the compressed-tensors library quantizes no other',
+          reason: 'its class is not Linear, and the compressed-tensors library quantizes only Linear',
           remedy: 'Pack it for gptq.',
         };
       const reasons: NoForm[] = [];
@@ -96,6 +96,6 @@ export const compressedTensors = compressedTarget(
 /** Weights and activations of 8 bits: activations are rounded by the engine, one scale a token. */
 export const compressedTensorsW8A8 = compressedTarget(
   'compressed-tensors-w8a8',
-  'compressed-tensors with 8-bit activations (dynamic, one scale a token): INT8 or FP8 weights, one scale a row',
+  'compressed-tensors with 8-bit activations (dynamic, one scale per token): INT8 or FP8 weights, one scale per row',
   [intQuantized, floatQuantized(true)],
 );

@@ -17,7 +17,7 @@ const ampere: Choose = (name, module, facts) => {
     return {
       layout: marlinLayout,
       fit: marlin,
-      why: 'marlin, because it is symmetric, has 4 bits and fits its tiles without padding on the devices MARLIN was made for.',
+      why: "marlin, because it is symmetric, has 4 bits and fits MARLIN's tiles without padding, on a device that MARLIN is for.",
     };
   const turbo = turbomindLayout.fit(name, module, facts);
   if (fits(turbo) && module.type.slice(1) === '4' && unpadded(module, turbo.padded))
@@ -31,7 +31,7 @@ const ampere: Choose = (name, module, facts) => {
 
 /** Ada and Hopper: on an H200 MARLIN's kernel reads weights at 0.8 to 2.4 TB/s of the 4.2 that a copy reaches. */
 const newer: Choose = (name, module, facts) =>
-  own(name, module, facts, 'it takes every type, and MARLIN was made for older devices than this one');
+  own(name, module, facts, 'it takes every type, and MARLIN is for older devices');
 
 function own(name: string, module: CanonicalModule, facts: Parameters<Choose>[2], because: string): ReturnType<Choose> {
   const fit = tilusLayout.fit(name, module, facts);
@@ -50,8 +50,8 @@ function unpadded({ shape }: CanonicalModule, padded: readonly number[]): boolea
 
 /** One target a generation: the layout of each module is chosen by its type and shape, and the notes say why. */
 export const HARDWARE: readonly PackTarget[] = [
-  tileTarget('sm80', 'A100: marlin, turbomind or tilus, whichever suits each module', ampere),
-  tileTarget('sm86', 'RTX 30, A10: marlin, turbomind or tilus, whichever suits each module', ampere),
+  tileTarget('sm80', 'A100: marlin, turbomind or tilus, to suit each module', ampere),
+  tileTarget('sm86', 'RTX 30, A10: marlin, turbomind or tilus, to suit each module', ampere),
   tileTarget('sm89', 'RTX 40, L40S: tilus for every type', newer),
   tileTarget('sm90', 'H100, H200: tilus for every type', newer),
 ];

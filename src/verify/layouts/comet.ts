@@ -38,10 +38,11 @@ const rules: TileRules = {
     const [n, k] = partShape(module);
     if (type !== 'i4') yield `layout comet has no ${type} codes`;
     if (zeros.kind !== 'none') yield 'layout comet has no zero points';
-    if (granularity.kind !== 'group' || granularity.size !== 128) yield 'layout comet has groups of 128 alone';
+    if (granularity.kind !== 'group' || granularity.size !== 128) yield 'layout comet has only groups of 128';
     if (!['f16', 'bf16', 'f32'].includes(scales.dtype)) yield `layout comet has no ${scales.dtype} scales`;
-    if (canonical.g_idx !== undefined) yield 'layout comet has no groups that are named';
-    if (module.padded[1] !== k || module.padded[0] >= n + 16) yield 'layout comet pads N to sixteens, and K not at all';
+    if (canonical.g_idx !== undefined) yield 'layout comet has no g_idx';
+    if (module.padded[1] !== k || module.padded[0] >= n + 16)
+      yield 'layout comet pads N to a multiple of 16, and does not pad K';
     if (!activations) yield 'layout comet needs the precisions of activations';
   },
 

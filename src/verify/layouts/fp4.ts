@@ -72,6 +72,6 @@ async function inverseOf(
     if ((await hashTensor(facts, value)) === module.canonical.global_scale) return fromTyped('f32', [1], value);
   const [first] = near;
   const wrong = first ? undefined : firstWrong([stored], 1, () => Math.fround(1 / middle));
-  problem(decoded, tensor, 'it is no reciprocal of a second level of scales', wrong);
+  problem(decoded, tensor, 'it is not the reciprocal of a second level of scales', wrong);
   return fromTyped('f32', [1], first ?? Float32Array.of(middle));
 }

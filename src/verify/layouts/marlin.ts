@@ -45,7 +45,7 @@ const rules: TileRules = {
     else yield `layout marlin holds integers, not ${type.name}`;
     const whole = module.padded[1] === partShape(module)[1];
     if (rules.scales(module).zeros && module.granularity.kind === 'channel' && !whole)
-      yield 'layout marlin pads K of whole channels only where the zero point is the middle code';
+      yield 'layout marlin pads K of whole channels only if the zero point is the middle code';
   },
 
   emulator: {

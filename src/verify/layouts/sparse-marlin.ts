@@ -34,7 +34,7 @@ const rules: TileRules = {
     const { canonical, granularity } = module;
     const type = quantType(module.type);
     if (canonical.mask === undefined) yield 'layout sparse_marlin needs a 2:4 mask';
-    if (partShape(module)[1] % 4 !== 0) yield 'layout sparse_marlin needs fours of input features';
+    if (partShape(module)[1] % 4 !== 0) yield 'layout sparse_marlin needs a multiple of 4 input features';
     if (granularity.kind === 'group' && granularity.size !== 128)
       yield `layout sparse_marlin has no groups of ${granularity.size}`;
     if (tileCodes(rules, module).zero !== 2 ** (type.bits - 1)) yield 'layout sparse_marlin has no zero points';

@@ -44,7 +44,7 @@ function wholeBytes(
 export const intQuantized = wholeBytes('int-quantized', ['i8', 'u8'], 'I8', function* (module) {
   if (!isSymmetric(module)) yield 'layout int-quantized has symmetric codes only';
   if (module.granularity.kind !== 'channel' || module.scales.block[0] !== 1)
-    yield 'layout int-quantized has one scale a row';
+    yield 'layout int-quantized has one scale per row';
 });
 
 export const floatQuantized = wholeBytes('float-quantized', ['f8e4m3'], 'F8_E4M3', function* (module) {

@@ -21,11 +21,14 @@ function read(fail: Fail, config: Json, _manifest: ArtifactManifest, { linears }
   const { modules_to_not_convert: stated } = config;
   const left = strings(stated);
   if (stated !== null && (!Array.isArray(stated) || left.length !== stated.length || left.length === 0))
-    fail('quantization_config.modules_to_not_convert is no list of names', stated, 'null, or names');
+    fail('quantization_config.modules_to_not_convert is not a list of names', stated, 'null, or names');
   const plain = [...linears.values()].filter((linear) => !packed(linear)).map(({ name }) => name);
   for (const part of left)
     if (!plain.some((name) => name.includes(part)))
-      fail(`quantization_config.modules_to_not_convert names '${part}', which is no plain linear of the model`, part);
+      fail(
+        `quantization_config.modules_to_not_convert names '${part}', which is not a plain linear of the model`,
+        part,
+      );
   return {
     scheme({ name }): Scheme | undefined {
       if (left.some((part) => name.includes(part))) return undefined;

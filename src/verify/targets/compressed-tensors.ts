@@ -55,7 +55,7 @@ function read(dynamic: boolean, fail: Fail, config: Json, model: ModelLinears): 
     const mine = packed.filter((linear) => owners.get(linear) === each);
     const [first] = mine;
     if (!/^group_\d+$/.test(key) || !first) {
-      fail(`${where} is a group that no packed module is in`, key);
+      fail(`${where} is a group without a packed module`, key);
       continue;
     }
     const module = first.module as PackedModule;
@@ -71,13 +71,13 @@ function read(dynamic: boolean, fail: Fail, config: Json, model: ModelLinears): 
       mine.flatMap((linear) => [linear.name, ...classesOf(linear), ...targets.matching(linear.name)]),
     );
     for (const item of targets.items)
-      if (!used.has(item)) fail(`${where}.targets names '${item}', which is no module of the group`, item);
+      if (!used.has(item)) fail(`${where}.targets names '${item}', which is not a module of the group`, item);
   }
   const plain = linears.filter(({ module }) => !module || module.layout === 'dense').map(({ name }) => name);
   const known = new Set([...plain, ...model.others].flatMap((name) => [name, ...ignore.matching(name)]));
   for (const item of ignore.items)
     if (item !== 'lm_head' && !known.has(item))
-      fail(`quantization_config.ignore names '${item}', which is no plain linear of the model`, item);
+      fail(`quantization_config.ignore names '${item}', which is not a plain linear of the model`, item);
   return {
     scheme(linear): Scheme | undefined {
       const group = owners.get(linear)?.group;

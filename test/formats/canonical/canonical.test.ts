@@ -136,9 +136,9 @@ const BROKEN: [string, (m: Any) => void, RegExp][] = [
   [
     'a scale dtype that is not the file’s',
     (m) => (m.modules['m.eight'].scales.dtype = 'f16'),
-    /'m\.eight\.scales' is not what lpq\.json says.*got F32 \[4,1\] \| expected F16/,
+    /'m\.eight\.scales' does not match lpq\.json.*got F32 \[4,1\] \| expected F16/,
   ],
-  ['a shape that is not the file’s', (m) => (m.modules['m.eight'].shape = [5, 20]), /'m\.eight\.codes' is not what/],
+  ['a shape that is not the file’s', (m) => (m.modules['m.eight'].shape = [5, 20]), /'m\.eight\.codes' does not match/],
   [
     'a module that is not in the shards',
     (m) => (m.modules.ghost = m.modules['m.eight']),
@@ -191,8 +191,8 @@ test('refused: indices that native code must not see', async () => {
 
 test('refused: a mask of which more than two of four stay, or that goes on behind the row', async () => {
   for (const [bytes, message] of [
-    [[0x33, 0x03, 0x53, 0x0b], /'w\.mask' is no 2:4 mask .* got row 1, input features 8 to 11: more than two stay/],
-    [[0x33, 0xf3, 0x33, 0x03], /got row 0, bits behind its last column are set/],
+    [[0x33, 0x03, 0x53, 0x0b], /'w\.mask' is not a 2:4 mask .* got row 1, input features 8 to 11: more than two stay/],
+    [[0x33, 0xf3, 0x33, 0x03], /got row 0, bits after its last column are set/],
     [[0x73, 0x03, 0x33, 0x03], /got row 0, input features 4 to 7/],
   ] as const) {
     const made = makeModule({ type: 'u4', n: 2, k: 12, zeros: { kind: 'none' }, extras: ['mask'] });
@@ -260,7 +260,7 @@ test('what a directory is', async () => {
   writeFileSync(path.join(plain, 'config.json'), '{"quantization_config":{"quant_method":"awq"}}');
   assert.throws(() => openSource(plain), designed('LPQ_CONFIG', /'bits' cannot be used.*got nothing/));
   writeFileSync(path.join(plain, 'config.json'), '{"quantization_config":{"quant_method":"bitsandbytes"}}');
-  assert.throws(() => openSource(plain), designed('LPQ_CONFIG', /quantized already.*got bitsandbytes/));
+  assert.throws(() => openSource(plain), designed('LPQ_CONFIG', /already quantized.*got bitsandbytes/));
   writeFileSync(path.join(plain, 'lpq.json'), '{"format":"lpq-artifact"}');
   assert.throws(() => openSource(plain), designed('LPQ_CANONICAL', /packed artifact/));
   writeFileSync(path.join(plain, 'lpq.json'), '{"format":"other"}');

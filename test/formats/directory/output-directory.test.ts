@@ -78,7 +78,7 @@ test('refused: a target that appeared meanwhile, even when empty', async () => {
   const dir = fresh();
   const output = await OutputDirectory.create(path.join(dir, 'out'));
   mkdirSync(path.join(dir, 'out'));
-  await assert.rejects(output.commit(), designed('LPQ_OUTPUT_EXISTS', /out exists/));
+  await assert.rejects(output.commit(), designed('LPQ_OUTPUT_EXISTS', /out already exists/));
   assert.deepEqual(readdirSync(dir), ['out']);
 });
 
@@ -88,7 +88,7 @@ test('two outputs of one name in one process do not share a place', async () => 
   const second = await OutputDirectory.create(path.join(dir, 'out'));
   assert.notEqual(first.path, second.path);
   await first.commit();
-  await assert.rejects(second.commit(), designed('LPQ_OUTPUT_EXISTS', /out exists/));
+  await assert.rejects(second.commit(), designed('LPQ_OUTPUT_EXISTS', /out already exists/));
   assert.deepEqual(readdirSync(dir), ['out']);
 });
 
@@ -97,7 +97,7 @@ test('a parent that is a file', async () => {
   writeFileSync(path.join(dir, 'f'), '');
   await assert.rejects(
     OutputDirectory.create(path.join(dir, 'f', 'out')),
-    designed('LPQ_OUTPUT_WRITE', /f is no directory/),
+    designed('LPQ_OUTPUT_WRITE', /f is not a directory/),
   );
 });
 
@@ -267,8 +267,8 @@ test('a place that takes no output is refused before any work, and the reason is
     ['', 'LPQ_USAGE', /no name/],
     [path.join(dir, 'x'.repeat(221)), 'LPQ_USAGE', /too long.*221 bytes/],
     [path.join(dir, 'ü'.repeat(111)), 'LPQ_USAGE', /too long.*222 bytes/],
-    [path.join(dir, 'f', 'out'), 'LPQ_OUTPUT_WRITE', /f is no directory/],
-    ['/dev/null/x', 'LPQ_OUTPUT_WRITE', /\/dev\/null is no directory/],
+    [path.join(dir, 'f', 'out'), 'LPQ_OUTPUT_WRITE', /f is not a directory/],
+    ['/dev/null/x', 'LPQ_OUTPUT_WRITE', /\/dev\/null is not a directory/],
   ] as const)
     assert.throws(() => refuseExisting(target), designed(code, reason), target);
   refuseExisting(path.join(dir, 'x'.repeat(220)));

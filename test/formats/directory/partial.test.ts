@@ -78,7 +78,7 @@ test('the owner is a process, not a number: one that has ended, or another of it
 test('what is not of lpq is neither resumed nor discarded', async () => {
   const dir = fresh();
   const target = path.join(dir, 'out');
-  const strange = designed('LPQ_PARTIAL_EXISTS', /no partial output of lpq/);
+  const strange = designed('LPQ_PARTIAL_EXISTS', /not a partial output of lpq/);
   symlinkSync(dir, `${target}.partial`);
   await assert.rejects(OutputDirectory.createPartial(target, 'restart'), strange);
   for (const name of ['file', 'directory']) {

@@ -72,5 +72,5 @@ test('codes of other bits than stated, and a lost scale, are named', async () =>
   assert.throws(() => openSource(lost), designed('LPQ_FOREIGN', /lacks the tensor 'm\.weight_scale'/));
   const twice: Encoded = { name: 'm.weight', dtype: 'F32', shape: [24, 96], data: new Float32Array(24 * 96) };
   const both = await write([...whole, twice], int4Settings());
-  assert.throws(() => openSource(both), designed('LPQ_FOREIGN', /'m\.weight' both in low bits and as it is/));
+  assert.throws(() => openSource(both), designed('LPQ_FOREIGN', /'m\.weight' twice, in low bits and plain/));
 });

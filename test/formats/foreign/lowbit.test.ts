@@ -315,7 +315,7 @@ test('refused: halves that do not fit, settings that mean nothing', async () => 
   const both: Encoded = { name: 'x', dtype: 'F32', shape: [1], data: new Float32Array(1) };
   await assert.rejects(
     open([blocks, { ...scales, shape: [1, 2, 1], data: new Uint8Array(2) }, both], { quant_method: 'mxfp4' }),
-    designed('LPQ_FOREIGN', /'x' both in low bits and as it is/),
+    designed('LPQ_FOREIGN', /'x' twice, in low bits and plain/),
   );
   const bad = (weights: object, format = 'pack-quantized') =>
     open([weight, scale([1, 1])], compressed(format, weights));

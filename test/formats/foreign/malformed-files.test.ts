@@ -23,7 +23,7 @@ const CASES: readonly Case[] = [
       rmSync(path.join(dir, 'model-00002-of-00002.safetensors'));
     },
     code: 'LPQ_SAFETENSORS_INDEX',
-    sentence: /names shards that are not there/,
+    sentence: /names missing shards/,
     check: 'files',
     diagnosis: /model-00002-of-00002\.safetensors is missing: the index puts \d+ tensors in it/,
   },
@@ -36,7 +36,7 @@ const CASES: readonly Case[] = [
     code: 'LPQ_SAFETENSORS_INDEX',
     sentence: /not the name of a \.safetensors file.*\.\.\/\.\.\/etc/,
     check: 'files',
-    diagnosis: /puts tensor '.*q_proj\.qweight' in what is no \.safetensors file beside it/,
+    diagnosis: /puts tensor '.*q_proj\.qweight' in a file that is not a \.safetensors file beside it/,
   },
   {
     what: 'an index that puts a tensor in the wrong shard',
@@ -110,9 +110,9 @@ const CASES: readonly Case[] = [
     what: 'a dtype that lies about its bytes',
     write: (dir) => header(dir, (text) => text.replace(/("model\.norm\.weight":\{"dtype":)"F32"/, '$1"F64"')),
     code: 'LPQ_SAFETENSORS',
-    sentence: /model\.norm\.weight.*do not span/,
+    sentence: /model\.norm\.weight.*do not match/,
     check: 'files',
-    diagnosis: /model\.norm\.weight.*do not span/,
+    diagnosis: /model\.norm\.weight.*do not match/,
   },
   {
     what: 'pickles only',

@@ -148,7 +148,7 @@ test('splitting patterns have names; an unknown one is told; other tokenizers ar
   assert.deepEqual(pre({ type: 'ByteLevel' }), ['gpt-2', 0]);
   assert.throws(
     () => ggufTokenizer(tokenizer({ model: { type: 'Unigram', vocab: [['a', 0]] } }), {}, 1),
-    designed('LPQ_TARGET', /no tokenizer that lpq can write/),
+    designed('LPQ_TARGET', /not a tokenizer that lpq can write/),
   );
   assert.throws(
     () => ggufTokenizer(tokenizer({ model: { ...bpe, vocab: { a: 5 } } }), {}, 1),

@@ -124,10 +124,10 @@ test('tensor table', () => {
   for (const [module, message] of [
     [{ bits: 5, shape: [32, 32], granularity: { kind: 'channel' } }, /'m' .*2, 3, 4 or 8 bits, not 5/],
     [{ bits: 4, shape: [32, 32], granularity: { kind: 'group', size: 24 } }, /groups do not divide K = 32/],
-    [{ bits: 3, shape: [32, 48], granularity: { kind: 'channel' } }, /K = 48 is no multiple of 32/],
-    [{ bits: 3, shape: [40, 32], granularity: { kind: 'channel' } }, /N = 40 is no multiple of 32/],
-    [{ bits: 4, shape: [12, 32], granularity: { kind: 'channel' } }, /N = 12 is no multiple of 8/],
-    [{ bits: 2, shape: [16, 24], granularity: { kind: 'channel' } }, /K = 24 is no multiple of 16/],
+    [{ bits: 3, shape: [32, 48], granularity: { kind: 'channel' } }, /K = 48 is not a multiple of 32/],
+    [{ bits: 3, shape: [40, 32], granularity: { kind: 'channel' } }, /N = 40 is not a multiple of 32/],
+    [{ bits: 4, shape: [12, 32], granularity: { kind: 'channel' } }, /N = 12 is not a multiple of 8/],
+    [{ bits: 2, shape: [16, 24], granularity: { kind: 'channel' } }, /K = 24 is not a multiple of 16/],
   ] as const)
     assert.throws(() => gptqTensors('m', module), designed('LPQ_PACK', message));
 });

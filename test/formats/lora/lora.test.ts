@@ -157,19 +157,19 @@ test('weights that are stored as [K, N], and modules that were trained whole', a
 
 const shape = [64, 64];
 const REFUSED: readonly (readonly [string, RegExp, Record<string, unknown>, Tensors])[] = [
-  ['another kind', /another kind than LoRA.*LOHA/, { peft_type: 'LOHA' }, {}],
+  ['another kind', /not a LoRA.*LOHA/, { peft_type: 'LOHA' }, {}],
   ['no rank', /malformed at \/r/, { r: 0 }, {}],
   ['PiSSA', /initialisation changes the weights/, { init_lora_weights: 'pissa_niter_4' }, {}],
-  ['shared parameters', /parameters that are no linear/, { target_parameters: ['experts.up'] }, {}],
+  ['shared parameters', /parameters that are not separate linears/, { target_parameters: ['experts.up'] }, {}],
   ['biases', /it adapts biases/, { lora_bias: true }, {}],
   ['nothing', /it holds nothing/, {}, {}],
   ['an unknown name', /the model has no 'model\.layers\.9\.q_proj\.weight'/, {}, ab('model.layers.9.q_proj', shape)],
   ['a wrong shape', /A of '.*q_proj\.weight' does not fit the model/, {}, ab(Q, [64, 3])],
-  ['another rank', /another rank than its settings say/, {}, ab(Q, shape, 3)],
+  ['another rank', /not have the rank of its settings/, {}, ab(Q, shape, 3)],
   ['a module that is not named', /its target_modules do not name/, { target_modules: ['v_proj'] }, ab(Q, shape)],
   ['half of a pair', /A without B/, {}, { [`${Q}.lora_A.weight`]: { shape: [2, 64], data: numbers(128, 1) } }],
   ['no magnitude', /has no magnitude/, { use_dora: true }, ab(Q, shape)],
-  ['a pattern that is none', /no regular expression/, { target_modules: '(' }, ab(Q, shape)],
+  ['a pattern that is none', /regular expression that lpq cannot read/, { target_modules: '(' }, ab(Q, shape)],
 ];
 for (const [name, says, config, tensors] of REFUSED)
   test(`refused: ${name}`, () => {

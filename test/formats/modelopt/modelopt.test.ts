@@ -119,7 +119,7 @@ test('refused by name: algorithms that lpq does not read, scales that do not fit
     ['MXFP8', fp8('m', [0.5], []), 'LPQ_CONFIG', /'quant_algo' cannot be used.*MXFP8/],
     ['FP8', fp8('m', [1, 2], [2]), 'LPQ_FOREIGN', /weight_scale/],
     ['NVFP4', fp8('m', [0.5], []), 'LPQ_FOREIGN', /m\.weight/],
-    ['NVFP4', nvfp4('m', 0), 'LPQ_FOREIGN', /no factor of weights/],
+    ['NVFP4', nvfp4('m', 0), 'LPQ_FOREIGN', /not a factor of weights/],
     ['NVFP4', nvfp4('m').filter(({ name }) => !name.endsWith('_2')), 'LPQ_FOREIGN', /weight_scale_2/],
   ] as const) {
     const dir = await writeModel(fresh(), { tensors, settings: { quant_method: 'modelopt', quant_algo: algo } });

@@ -62,7 +62,12 @@ const BROKEN: [string, unknown, typeof two | Record<string, ReturnType<typeof u8
     /"a" appears twice/,
   ],
   ['a shard that is no string', map({ a: 1 }), two, /'a' is not a string/],
-  ['a shard that is not there', map({ a: 'one.safetensors', b: 'three.safetensors' }), two, /not there \| got three/],
+  [
+    'a shard that is not there',
+    map({ a: 'one.safetensors', b: 'three.safetensors' }),
+    two,
+    /missing shards \| got three/,
+  ],
   [
     'a tensor that is nowhere',
     map({ a: 'one.safetensors', c: 'one.safetensors' }),

@@ -27,7 +27,7 @@ const BROKEN: [string, string | Buffer, number, RegExp][] = [
   ['a control character in a name', '{"a\nb":1}', 0, /control character/],
   ['half a surrogate pair', '{"\\ud800":1}', 0, /surrogate/],
   ['a broken escape', '{"\\x":1}', 0, /broken escape/],
-  ['deep nesting', `{"w":${'['.repeat(200)}`, 0, /nest deeper/],
+  ['deep nesting', `{"w":${'['.repeat(200)}`, 0, /nested deeper/],
   [
     'a tensor name twice',
     `{"w":${entry('"U8"', '[1]', 0, 1)},"w":${entry('"U8"', '[1]', 1, 2)}}`,
@@ -79,8 +79,8 @@ const BROKEN: [string, string | Buffer, number, RegExp][] = [
   ['an overlap', `{"a":${entry('"U8"', '[2]', 0, 2)},"b":${entry('"U8"', '[2]', 1, 3)}}`, 3, /'b' that overlaps/],
   ['the same bytes twice', `{"a":${entry('"U8"', '[2]', 0, 2)},"b":${entry('"U8"', '[2]', 0, 2)}}`, 2, /overlaps/],
   ['a truncated file', one(entry('"U8"', '[100]', 0, 100)), 99, /ends before its last tensor .* truncated/],
-  ['bytes behind the last tensor', one(entry('"U8"', '[1]', 0, 1)), 2, /bytes behind its last tensor/],
-  ['bytes behind an empty header', '{}', 1, /bytes behind its last tensor/],
+  ['bytes behind the last tensor', one(entry('"U8"', '[1]', 0, 1)), 2, /bytes after its last tensor/],
+  ['bytes behind an empty header', '{}', 1, /bytes after its last tensor/],
 ];
 
 for (const [rule, header, bytes, message] of BROKEN)
@@ -97,7 +97,7 @@ test('refused: files too short for a header, headers too long, no file', async (
     [Buffer.alloc(7), /shorter than the 8 bytes/],
     [Buffer.from([3, 0, 0, 0, 0, 0, 0, 0, 0x7b, 0x7d]), /ends inside its header .* truncated/],
     [Buffer.from([0x01, 0xe1, 0xf5, 0x05, 0, 0, 0, 0, 0x7b]), /above the limit \| got 100000001/],
-    [Buffer.from('{"input_ids": [1]}'), /begins with text, where the length of the header stands \| got .*input_/],
+    [Buffer.from('{"input_ids": [1]}'), /begins with text instead of the length of the header \| got .*input_/],
     [Buffer.from([255, 255, 255, 255, 255, 255, 255, 255, 0x7b]), /above the limit \| got 18446744073709551615/],
     [Buffer.from([0x00, 0xe1, 0xf5, 0x05, 0, 0, 0, 0, 0x7b]), /ends inside its header/], // the limit itself is fine
   ];

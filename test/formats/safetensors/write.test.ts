@@ -182,7 +182,7 @@ test('misuse is named, and leaves nothing', async () => {
     [/'x' was not declared/, (writer) => writer.write('x', new Uint8Array(1))],
     [/'w'.*got 15 bytes instead of the 16 of F16 \[4,2\]/, (writer) => writer.write('w', new Uint8Array(15))],
     [/'w'.*declared F16 and given bf16/, (writer) => writer.write('w', fromTyped('bf16', [4, 2], new Uint16Array(8)))],
-    [/'w'.*no whole rows of 4 bytes/, (writer) => writer.writeRows('w', 0, new Uint8Array(6))],
+    [/'w'.*not whole rows of 4 bytes/, (writer) => writer.writeRows('w', 0, new Uint8Array(6))],
     [/'w'.*rows 3 to 4 lie outside its 4/, (writer) => writer.writeRows('w', 3, new Uint8Array(8))],
     [/'w'.*rows -1/, (writer) => writer.writeRows('w', -1, new Uint8Array(8))],
     [
@@ -220,7 +220,7 @@ test('misuse is named, and leaves nothing', async () => {
   }
   for (const [spec, message] of [
     [{ name: '__metadata__', dtype: 'U8', shape: [1] }, /reserved/],
-    [{ name: '\ud800', dtype: 'U8', shape: [1] }, /no valid text/],
+    [{ name: '\ud800', dtype: 'U8', shape: [1] }, /not valid text/],
     [{ name: 'w', dtype: 'U8', shape: [1] }, /declared twice/],
     [{ name: 'x', dtype: 'I4', shape: [1] }, /no dtype I4/],
     [{ name: 'x', dtype: 'U8', shape: [-1] }, /no shape/],

@@ -177,7 +177,7 @@ test('lines that are no conversations', async () => {
   });
   await refuses(/line 2 .* another kind/, { messages: hello }, { text: 'x' });
   await refuses(/line 2 .* another kind/, { text: 'x' }, { messages: hello });
-  await refuses(/no model whose template/, { messages: hello });
+  await refuses(/no model with a chat template/, { messages: hello });
   // A line with a text is a document, whatever else it has.
   const both = lines('both.jsonl', { text: 'abc', messages: hello });
   assert.equal((await loadCalibration(both, encode, options)).kind, 'documents');

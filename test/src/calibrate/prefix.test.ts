@@ -72,7 +72,7 @@ test('always: the bos token that the model names somewhere, or an error that say
   const unnamed = { ...plain, settings: { bos_token: null } };
   const map = model({ ...unnamed, config: { bos_token_id: null } });
   const refuses = (place: string) =>
-    assert.throws(() => openPrefix(place, 'always'), designed('LPQ_CONFIG', /names no bos token, which --bos always/));
+    assert.throws(() => openPrefix(place, 'always'), designed('LPQ_CONFIG', /names no bos token, and --bos always/));
   refuses(map);
   writeFileSync(path.join(map, 'special_tokens_map.json'), '{"bos_token": "<s>"}');
   assert.deepEqual(ids(map, 'always'), [1]);

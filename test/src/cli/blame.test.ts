@@ -31,7 +31,7 @@ test('paths that cannot be written or read: each sentence blames what is wrong, 
   const weights = piped('model.safetensors');
   const cases: readonly (readonly [string[], number, RegExp])[] = [
     [['quantize', model, '-o', '/dev/null/x', ...SMALL], 3, /^LPQ_OUTPUT_WRITE .*\/dev\/null is no directory/],
-    [['quantize', model, '-o', '/proc/x/y', ...SMALL], 3, /^LPQ_OUTPUT_WRITE {2}\/proc\/x\/y .*takes nothing new/m],
+    [['quantize', model, '-o', '/proc/x/y', ...SMALL], 3, /^LPQ_OUTPUT_WRITE {2}\/proc\/x\/y .*accepts no new files/m],
     [['quantize', model, '-o', at(long), ...SMALL], 2, /^LPQ_USAGE {2}the name of the output is too long/],
     [
       ['quantize', model, '-o', at(`${long}${long}/out`), ...SMALL],

@@ -27,7 +27,7 @@ const REFUSALS: readonly (readonly [string[], number, string, RegExp])[] = [
     ['quantize', `${model}/model.safetensors`, '-o', 'x', '--bits', '4'],
     4,
     'LPQ_FILE',
-    /is a file, and lpq works on the dir/,
+    /is a file, but lpq needs the dir/,
   ],
   [
     ['bench', 'model', '--shape', 'llama-3-70b', '--blocks', '80', '--m', '4096', '--device', 'cpu'],

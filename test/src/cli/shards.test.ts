@@ -82,7 +82,7 @@ test('more shards than blocks, and saved statistics, give the same bytes too', a
   assert.deepEqual(hashes(path.join(dir, 'many')), hashes(one));
 });
 
-test('shards that are missing, damaged, of another run or of several divisions are refused by name', async (t) => {
+test('shards that are missing, damaged, of another run or of different --shard counts are refused by name', async (t) => {
   const dir = scratch(t);
   const out = path.join(dir, 'out');
   const make = (i: number, of = 4, bits = '4') =>
@@ -98,7 +98,7 @@ test('shards that are missing, damaged, of another run or of several divisions a
   for (const i of four.slice(0, 3)) assert.equal((await make(i)).code, 0);
   await refused(/shard 3 of 4 .* is missing/);
   assert.equal((await make(3, 4, '3')).code, 0);
-  await refused(/is of another run .* provenance differs/);
+  await refused(/belongs to another run .* provenance differs/);
   const last = `${out}.shard-3-of-4`;
   rmSync(last, { recursive: true });
   assert.equal((await make(3)).code, 0);
@@ -116,7 +116,7 @@ test('shards that are missing, damaged, of another run or of several divisions a
   writeFileSync(path.join(last, 'shard.json'), '{"format":"lpq-shard"}');
   await refused(/shard\.json is malformed: /);
   assert.equal((await make(0, 5)).code, 0);
-  await refused(/several divisions/);
+  await refused(/different --shard counts/);
 });
 
 test('what cannot be divided is refused', async (t) => {
@@ -125,7 +125,7 @@ test('what cannot be divided is refused', async (t) => {
     [['--bits', '4', '--shard', '0/2', '--samples', '1', '--seq-len', '16'], /--shard does not go with --method gptq/],
     [['--bits', '4', '--method', 'rtn', '--shard', '2/2'], /--shard does not take '2\/2'/],
     [['--bits', '4', '--method', 'rtn', '--shard', 'x'], /I\/N, with I from 0/],
-    [['--bits', '4', '--method', 'rtn', '--shard', '0/2', '--pack', 'marlin'], /Pack what lpq merge makes/],
+    [['--bits', '4', '--method', 'rtn', '--shard', '0/2', '--pack', 'marlin'], /Run lpq merge, then pack its output/],
     [['--target-bpw', '4', '--method', 'rtn', '--shard', '0/2'], /Choose the bits once/],
   ] as const) {
     const ran = await lpq(['quantize', model, '-o', out, ...args, '--device', 'cpu', '--quiet']);

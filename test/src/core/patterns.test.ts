@@ -19,12 +19,7 @@ test("patterns mean what Python's re.match takes them for, or are refused", () =
     const patterns = new Patterns('here', [pattern]);
     const found = () => golden.names.flatMap((name, i) => (patterns.first(name) === 0 ? [i] : []));
     if (matches && !REFUSED.includes(pattern)) assert.deepEqual(found(), matches, pattern);
-    else
-      assert.throws(
-        found,
-        designed('LPQ_CONFIG', 'here holds a regular expression that lpq cannot read'),
-        pattern,
-      );
+    else assert.throws(found, designed('LPQ_CONFIG', 'here holds a regular expression that lpq cannot read'), pattern);
   }
   assert.ok(golden.patterns.length > 30);
 });

@@ -134,7 +134,7 @@ test('lines that are no questions, and what is too long, are refused by their nu
     assert.throws(() => readQuestions(lines(good, wrong)), designed('LPQ_CALIBRATION_TEXT', /line 2 of/));
   for (const wrong of [{ text: 'word' }, { text: 7 }, []])
     assert.throws(() => readClozes(lines({ text: 'two words' }, wrong)), designed('LPQ_CALIBRATION_TEXT', /line 2 of/));
-  assert.throws(() => readClozes(lines()), designed('LPQ_CALIBRATION_TEXT', /holds no line/));
+  assert.throws(() => readClozes(lines()), designed('LPQ_CALIBRATION_TEXT', /holds no question/));
   assert.throws(() => readQuestions(path.join(dir, 'none.jsonl')), designed('LPQ_FILE', /none/));
   await assert.rejects(
     evaluateChoices(rt, source, lines({ ...good, context: ' ' })),

@@ -55,7 +55,7 @@ const REFUSALS: readonly (readonly [
     /of acme/,
     /later/,
   ],
-  ['418', () => ({ status: 418 }), 'LPQ_HUB_RESPONSE', 4, /none of the Hub/, /HF_ENDPOINT/],
+  ['418', () => ({ status: 418 }), 'LPQ_HUB_RESPONSE', 4, /not one of the Hub/, /HF_ENDPOINT/],
   ['silence of the API', () => ({ delayMs: 'forever' }), 'LPQ_HUB_TIMEOUT', 3, /silent/, /HF_HUB_ETAG_TIMEOUT/],
   [
     'silence in the middle',
@@ -70,10 +70,10 @@ const REFUSALS: readonly (readonly [
     (s) => (s.host === 'cdn' ? { cutAfter: 0 } : undefined),
     'LPQ_HUB_CUT_OFF',
     3,
-    /broke off.*of acme/,
+    /failed repeatedly.*of acme/,
     /goes on/,
   ],
-  ['a listing cut off', () => ({ cutAfter: 20 }), 'LPQ_HUB_CUT_OFF', 3, /broke off/, /again/],
+  ['a listing cut off', () => ({ cutAfter: 20 }), 'LPQ_HUB_CUT_OFF', 3, /failed repeatedly/, /again/],
   ['a page of HTML', () => ({ body: '<html>' }), 'LPQ_HUB_RESPONSE', 4, /no JSON/, /HF_ENDPOINT/],
   ['another JSON', () => ({ body: '[1]' }), 'LPQ_HUB_RESPONSE', 4, /acme\/tiny/, /HF_ENDPOINT/],
   ['null', () => ({ body: 'null' }), 'LPQ_HUB_RESPONSE', 4, /acme\/tiny/, /HF_ENDPOINT/],
@@ -233,8 +233,8 @@ for (const [what, entry, message] of HOSTILE)
 test('an index that names what is not there, or lies elsewhere, is refused before the weights are fetched', async (t) => {
   for (const [shard, message] of [
     ['model-9.safetensors', /names shards that the repository does not have/],
-    ['../model.safetensors', /no \.safetensors file beside it/],
-    ['pytorch_model.bin', /no \.safetensors file beside it/],
+    ['../model.safetensors', /not a \.safetensors file beside it/],
+    ['pytorch_model.bin', /not a \.safetensors file beside it/],
   ] as const) {
     const index = Buffer.from(JSON.stringify({ weight_map: { a: shard } }));
     const { hub, get } = await bench(t, { ...sharded(), 'model.safetensors.index.json': { bytes: index } });

@@ -170,7 +170,7 @@ test('the command says what it would send, and sends with --yes', async (t) => {
     assert.ok(hub.files?.get(name)?.equals(readFileSync(path.join(out, name))), name);
   assert.equal(hub.private, false);
   for (const [args, code, says] of [
-    [['push', model, 'acme/out'], 4, /nothing that lpq quantized or packed/],
+    [['push', model, 'acme/out'], 4, /not quantized or packed by lpq/],
     [['push', out, './acme'], 2, /no name of the Hub/],
   ] as const) {
     const wrong = await lpq(args, env);

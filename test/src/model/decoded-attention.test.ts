@@ -56,7 +56,7 @@ test('what kernels cannot read is refused with the reason', () => {
   for (const [scheme, params, sinks, why] of [
     [{ ...four, values: { bits: 2, group: 64 } }, p, false, /4 bits beside values of 2/],
     [{ ...four, values: { bits: 4, group: 32 } }, p, false, /groups of 128 beside values in groups of 32/],
-    [kvSchemeOf({ kv: '4', residual: 0 }, 64), p, false, /simulated only/],
+    [kvSchemeOf({ kv: '4', residual: 0 }, 64), p, false, /only be simulated/],
     [kvSchemeOf({ kv: '4' }, 96), { ...p, headDim: 96 }, false, /heads of 96/],
     [four, { ...p, window: 100 }, false, /window/],
     [four, { ...p, softCap: 30 }, false, /caps scores/],

@@ -211,20 +211,20 @@ test('an unknown architecture is answered with the nearest one and the keys that
   };
   const { qwen3_moe: moe = {}, llama = {} } = CONFIGS;
   const next = { ...moe, model_type: 'qwen4_moe', architectures: ['Qwen4MoeForCausalLM'] };
-  assert.match(told(next), /nearest is qwen3_moe \(Qwen3MoeForCausalLM\): it reads every key$/);
+  assert.match(told(next), /nearest to config.json is qwen3_moe \(Qwen3MoeForCausalLM\): it reads every key$/);
   assert.match(
     told({ ...next, gate_sharpness: 2, use_sinks: true }),
     /it does not read 'gate_sharpness', 'use_sinks'$/,
   );
   const small = { ...llama, model_type: 'llamas', architectures: undefined, hidden_size: undefined };
-  assert.match(told(small), /nearest is llama .*lacks 'hidden_size'/);
+  assert.match(told(small), /nearest to config.json is llama .*lacks 'hidden_size'/);
   // By its keys alone, and by those of the language model inside.
-  assert.match(told({ ...llama, model_type: 'zephyrion' }), /nearest is \w+/);
+  assert.match(told({ ...llama, model_type: 'zephyrion' }), /nearest to config.json is \w+/);
   const inside = { model_type: 'seer_vl', text_config: { ...moe, model_type: 'seer_moe' }, vision_config: {} };
-  assert.match(told(inside), /nearest is qwen3_moe/);
+  assert.match(told(inside), /nearest to config.json is qwen3_moe/);
   // A class that is known, with a language model inside that is not.
   const mistral3 = { model_type: 'mistral3', text_config: { ...llama, model_type: 'mistrall' } };
-  assert.match(told(mistral3), /nearest is mistral /);
+  assert.match(told(mistral3), /nearest to config.json is mistral /);
 });
 
 test('a config that cannot be read is refused with the key and the directory', () => {

@@ -69,7 +69,7 @@ test('ranks have the linears of recurrent layers whole, and share those of atten
     ['qwen3_next', 'linear_attn.out_proj'],
     ['kimi_linear', 'self_attn.v_proj'],
   ] as const)
-    assert.match((split(type, name) as { whole: string }).whole, /it is of a recurrent layer/, type);
+    assert.match((split(type, name) as { whole: string }).whole, /it belongs to a recurrent layer/, type);
   assert.deepEqual(split('nemotron_h', 'mixer.o_proj'), { count: 2, split: 'k' });
   assert.deepEqual(split('qwen3_next', 'self_attn.o_proj'), { count: 2, split: 'k' });
 });

@@ -120,5 +120,5 @@ test('without a device nothing is run, and the report says so', async () => {
   const dir = await packed({ m: made({ type: 'u2', n: 20, k: 64, group: 32 }) });
   const report = await verifyArtifact({ dir, runtime, emulate: false });
   const check = report.checks.find(({ name }) => name === 'kernel');
-  assert.deepEqual([check?.status, check?.detail], ['skipped', 'no device was asked for, or there is none']);
+  assert.deepEqual([check?.status, check?.detail], ['skipped', 'no device was requested, or there is none']);
 });

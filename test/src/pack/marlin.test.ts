@@ -151,7 +151,7 @@ test('reasons and remedies', async () => {
   assert.equal(reason('ok'), 'pad');
   assert.match(reason('float'), /f4e2m1 codes, not integers/);
   assert.match(reason('order'), /different numbers of input features/);
-  assert.match(reason('both'), /permuted and its groups are named/);
+  assert.match(reason('both'), /permuted, and it also has g_idx/);
   assert.match(reason('channel'), /K = 100 is no multiple of 128/);
   assert.match(reason('sparse'), /2:4/);
   assert.match(reason('global'), /second level/);

@@ -20,7 +20,7 @@ test('what a target will not take is refused before anything is quantized, with 
     ['gptq', ['--bits', '5'], /LPQ_TARGET/],
     ['gptq', ['--dtype', 'mxfp4'], /f4e2m1 codes, not integers/],
     ['awq', ['--bits', '3'], /LPQ_TARGET/],
-    ['gguf', ['--bits', '4', '--group-size', '16'], /no multiple of GGUF's 32/],
+    ['gguf', ['--bits', '4', '--group-size', '16'], /not a multiple of GGUF's 32/],
     ['gguf', ['--dtype', 'nvfp4'], /f4e2m1/],
     ['marlin', ['--bits', '3'], /LPQ_TARGET/],
   ];

@@ -85,7 +85,7 @@ test('weights of a class that is no Linear are refused where readers look for th
   for (const target of BY_NAME) {
     const { refusal } = planPack(input, target);
     if (target.startsWith('gptq')) assert.equal(refusal, undefined, target);
-    else designed('LPQ_TARGET', /its class is no Linear.*Pack it for gptq/s)(refusal);
+    else designed('LPQ_TARGET', /its class is not Linear.*Pack it for gptq/s)(refusal);
   }
 });
 
@@ -122,7 +122,7 @@ test('bf16 scales go into f16 tensors where each is an f16 number, and nowhere e
     await configOf(target, { 'l.0.q': module(fits) });
     for (const bits of [0x36ff, 0x4780, 0x3300]) {
       const input = await checkpointOf(scratch(), 'wide', { 'l.0.q': module([...fits.slice(1), bits]) });
-      designed('LPQ_TARGET', /its bf16 scales are not all numbers of f16/)(planPack(input, target).refusal);
+      designed('LPQ_TARGET', /some of its bf16 scales are not exact in f16/)(planPack(input, target).refusal);
     }
   }
 });

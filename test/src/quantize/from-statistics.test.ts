@@ -200,7 +200,7 @@ test('damaged, incomplete and foreign statistics are refused', async (t) => {
   await refuses(
     withFeed((feed) => ({ ...feed, k: 255 })),
     'LPQ_STATISTICS',
-    /no triangle of a 255 x 255 matrix/,
+    /not a triangle of a 255 x 255 matrix/,
   );
   await refuses(
     withFeed((feed) => ({ ...feed, linears: ['model.layers.1.self_attn.q_proj'] })),
@@ -232,7 +232,7 @@ test('damaged, incomplete and foreign statistics are refused', async (t) => {
     path.join(diagonals, tensors),
     Object.entries(feeds).map(([name, { k }]) => ({ name, dtype: 'F32', shape: [k], data: new Float32Array(k) })),
   );
-  await refuses(diagonals, 'LPQ_STATISTICS', /no triangle of a \d+ x \d+ matrix.*F32 \[256\]/);
+  await refuses(diagonals, 'LPQ_STATISTICS', /not a triangle of a \d+ x \d+ matrix.*F32 \[256\]/);
   // Another model with the same config and headers: a fine-tuned one.
   const tuned = path.join(dir, 'tuned');
   cpSync(tiny, tuned, { recursive: true });

@@ -133,6 +133,6 @@ test('refused: nothing that matches, another model, a damaged module, one that s
     const module = modules['model.layers.0.self_attn.q_proj'];
     if (module) module.activations = { block: 128, bits: [4, 8], clip: [1, 1] };
   });
-  await assert.rejects(run(redo(/mlp/, 'mixed')), designed('LPQ_REDO', 'stands on other modules'));
+  await assert.rejects(run(redo(/mlp/, 'mixed')), designed('LPQ_REDO', 'depends on other modules'));
   assert.ok(!existsSync(at('refused')));
 });

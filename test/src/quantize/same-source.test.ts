@@ -49,7 +49,7 @@ test('models that share config.json and headers are told apart: a run that is re
   await done('quantize', model, '-o', first, ...RTN);
   const redo = ['--redo', 'mlp', '--from', first];
   const out = path.join(dir, 'out');
-  await refused('LPQ_REDO', /made of another model/, 'quantize', other, '-o', out, ...redo, ...RTN);
+  await refused('LPQ_REDO', /made from another model/, 'quantize', other, '-o', out, ...redo, ...RTN);
   // Stopped by a weight of the last block that is no number, and gone on with from another model.
   const broken = path.join(dir, 'broken');
   cpSync(model, broken, { recursive: true });
@@ -69,7 +69,7 @@ test('models that share config.json and headers are told apart: saved statistics
   const stats = path.join(dir, 'stats');
   await done('quantize', other, '--save-stats', stats, ...FEW);
   const args = ['--bits', '4', '--stats', stats, '--device', 'cpu', '--quiet'];
-  await refused('LPQ_STATISTICS', /of another model/, 'quantize', model, '-o', path.join(dir, 'out'), ...args);
+  await refused('LPQ_STATISTICS', /belong to another model/, 'quantize', model, '-o', path.join(dir, 'out'), ...args);
 });
 
 test('models that share config.json and headers are told apart: --source of pack, eval and verify', async (t) => {

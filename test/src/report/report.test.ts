@@ -97,7 +97,7 @@ test('a page is well-formed, complete, and asks for nothing from elsewhere', () 
     '0.05 ± 0.001',
     'Experts',
     'saw none',
-    'damping was raised',
+    'raised damping',
     'Range left in fp16',
     'Activations',
   ])
@@ -126,7 +126,7 @@ test('a run without statistics, or with nothing but the manifest, has a page too
   const bare = { relativeError: null, damp: null, tokens: null, seconds: null, measures: {}, block: null };
   const html = reportPage(report([module('lm_head', bare)], { stages: [], waits: null, machine: null }));
   wellFormed(html);
-  assert.match(html, /rounding to nearest looks at weights only/);
+  assert.match(html, /rounding to nearest reads only weights/);
 });
 
 test('comparing tells what differs, the largest change first', () => {

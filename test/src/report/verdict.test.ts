@@ -19,7 +19,7 @@ test('the worse of KL and perplexity decides; without a text the errors of modul
   assert.match(verdictOf([read(0.0376, 20, 20.56)], null).because, /KL 0\.0376 nats per token, perplexity \+2\.8 %/);
   assert.match(verdictOf([read(0.01, 20, 19.9)], null).because, /perplexity −0\.5 %/);
   assert.equal(verdictOf([{ ...read(1, 1, 1), source: null }], 0.02).grade, 'noticeable');
-  assert.match(verdictOf([], 0.001).says, /by the errors of modules alone/);
+  assert.match(verdictOf([], 0.001).says, /from the errors of modules only/);
   assert.equal(verdictOf([], null).grade, 'unknown');
 });
 

@@ -61,7 +61,7 @@ test('AWQ: every plain linear is part of a listed name, and every listed name of
   assert.match(awq({ modules_to_not_convert: null }).join(), /'a\.mlp\.gate'.*'lm_head'/);
   assert.match(awq({ modules_to_not_convert: ['lm_head', 'mlp.gate', 'gone'] }).join(), /names 'gone'/);
   assert.match(awq({ modules_to_not_convert: ['lm_head', 'mlp.gate', 'a.'] }).join(), /leaves out module 'a\.q_proj'/);
-  assert.match(awq({ modules_to_not_convert: [] }).join(), /no list of names/);
+  assert.match(awq({ modules_to_not_convert: [] }).join(), /not a list of names/);
   assert.match(awq({ lm_head: true }).join(), /lm_head is a key that nothing/);
   assert.match(awq({ zero_point: false }).join(), /zero_point is wrong/);
   assert.match(awq({ exllama_config: {} }).join(), /exllama_config is a key/);
@@ -104,7 +104,7 @@ test('W8A8: what is said of activations is said whole', () => {
   assert.match(w8a8({}, { ...TOKENS, scale_dtype: 'float32' }).join(), /input_activations is wrong/);
   assert.match(w8a8({}, null).join(), /treatment of activations/);
   assert.match(w8a8({ targets: ['q'] }, TOKENS).join(), /^$/);
-  assert.match(w8a8({ targets: ['re:nothing'] }, TOKENS).join(), /no packed module is in.*leaves out module 'q'/);
+  assert.match(w8a8({ targets: ['re:nothing'] }, TOKENS).join(), /without a packed module.*leaves out module 'q'/);
   assert.match(
     w8a8({ targets: ['q', 're:.*embed_tokens'] }).join(),
     /names 're:.*embed_tokens'.*claims that 'model\.embed_tokens'/,

@@ -44,7 +44,7 @@ const KEYS: readonly [string, RegExp, Change][] = [
   ],
   [
     'compressed-tensors, a group more',
-    /no packed module is in/,
+    /without a packed module/,
     ct((q, g) => Object.assign(q.config_groups as Json, { group_1: { ...g, targets: ['Embedding'] } })),
   ],
   ['compressed-tensors, a class more', /names 'Embedding'/, ct((_, g) => (g.targets = ['Linear', 'Embedding']))],
@@ -159,13 +159,13 @@ const TARGETS: readonly Listed[] = [
   [
     'a target that is none: __proto__',
     'config',
-    /'__proto__', which is no target/,
+    /'__proto__', which is not a target/,
     { manifest: (m) => (m.target = '__proto__') },
   ],
   [
     'a target that is none: constructor',
     'config',
-    /'constructor', which is no target/,
+    /'constructor', which is not a target/,
     { manifest: (m) => (m.target = 'constructor') },
   ],
 ];
@@ -266,7 +266,7 @@ const KV: KvScheme = {
   values: { bits: 4, group: 64 },
   residual: 64,
 };
-const scheme = /the scheme of the cache of keys and values/;
+const scheme = /the KV cache scheme/;
 const CACHES: readonly Listed[] = [
   [
     'the cache’s scheme is the quantized checkpoint’s: removed',
@@ -310,13 +310,10 @@ test('--against another checkpoint: one sentence, and what differs', async () =>
     },
   });
   assert.equal(report.failures.length, 1);
-  assert.match(
-    report.failures[0]?.message ?? '',
-    /another quantized checkpoint than .*: .* source\.fingerprint, method/,
-  );
+  assert.match(report.failures[0]?.message ?? '', /not packed from .*: .* source\.fingerprint, method/);
   const error = verificationError(report);
   assert.equal(error?.exitCode, 1);
-  assert.match(error?.hint ?? '', /^Give as --against .*ffffffffffff, --method gptq/);
+  assert.match(error?.hint ?? '', /^Give --against .*ffffffffffff, --method gptq/);
   assert.ok(
     report.checks.every(({ name, status }) => (name === 'against' ? status === 'failed' : status === 'skipped')),
   );

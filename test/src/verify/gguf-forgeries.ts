@@ -54,7 +54,7 @@ export const FORGERIES: readonly (readonly [string, RegExp, Forgery])[] = [
   ],
   [
     'a key is added',
-    /key 'llama.attention.sliding_window' .* none that lpq writes/,
+    /key 'llama.attention.sliding_window' .* not one that lpq writes/,
     { gguf: (file) => void file.keys.push({ key: 'llama.attention.sliding_window', type: 4, value: u32(64) }) },
   ],
   [
@@ -124,12 +124,12 @@ export const FORGERIES: readonly (readonly [string, RegExp, Forgery])[] = [
   ],
   [
     'dimensions are turned',
-    /tensors: tensor 'blk.0.ffn_up.weight' .*other dimensions/,
+    /tensors: tensor 'blk.0.ffn_up.weight' .*type and dimensions/,
     { gguf: (file) => put(file.tensor('blk.0.ffn_up.weight'), { dims: [768, 256] }) },
   ],
   [
     'a tensor is added',
-    /tensor 'output.weight' .* none of the model/,
+    /tensor 'output.weight' .* not a tensor of the model/,
     { gguf: (file) => void file.tensors.push({ ...file.tensor('token_embd.weight'), name: 'output.weight' }) },
   ],
   [
@@ -213,7 +213,7 @@ export const FORGERIES: readonly (readonly [string, RegExp, Forgery])[] = [
   ],
   [
     'lpq.json says another target',
-    /listed as another tensor or in another layout|lpq.blocks_from/,
+    /listed with a tensor or layout|lpq.blocks_from/,
     { manifest: (manifest) => put(manifest, { target: manifest.target === 'gguf' ? 'gguf-q4_k' : 'gguf' }) },
   ],
   [
@@ -223,7 +223,7 @@ export const FORGERIES: readonly (readonly [string, RegExp, Forgery])[] = [
   ],
   [
     'lpq.json gives a module ranks',
-    /facts of it that GGUF does not/,
+    /more about it than GGUF holds/,
     { manifest: ({ modules }) => put(modules['model.layers.0.mlp.up_proj']!, { ranks: { count: 2, split: 'n' } }) },
   ],
 ];

@@ -109,7 +109,7 @@ test('the quantized checkpoint’s own carried tensors are held to name, dtype a
   }
 });
 
-test('a header that says the same in other words is found: an unknown field, spaces', async () => {
+test('a header that says the same not written as lpq writes it is found: an unknown field, spaces', async () => {
   for (const [from, to] of [
     ['"dtype":"BF16"', '"x":1,"dtype":"BF16"'],
     ['"shape":[3]', '"shape": [3]'],
@@ -129,7 +129,7 @@ test('a header that says the same in other words is found: an unknown field, spa
         failures.map(({ check }) => check),
         ['files'],
       );
-      assert.match(failures[0]?.message ?? '', /in other words/);
+      assert.match(failures[0]?.message ?? '', /not written as lpq writes it/);
     } finally {
       built.remove();
     }

@@ -32,7 +32,7 @@ const listed: readonly Listed[] = [
   [
     'a stale index',
     'files',
-    /index\.json does not say/,
+    /index\.json does not match/,
     { directory: ({ artifact }) => writeFileSync(path.join(artifact, 'model.safetensors.index.json'), '{') },
   ],
   [
@@ -89,7 +89,7 @@ const listed: readonly Listed[] = [
   [
     'a wrong hash',
     'tensors',
-    /not those that were packed/,
+    /have changed since they were packed/,
     {
       manifest: (m) => {
         m.modules.m!.tensors['m.g_idx'] = '0'.repeat(64);

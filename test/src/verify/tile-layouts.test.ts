@@ -111,11 +111,11 @@ const CONTRADICTIONS: readonly [string, Partial<PackedModule>, RegExp][] = [
   ['turbomind', { type: 'f4e2m1' }, /f8_e8m0 scales for f4e2m1/],
   ['turbomind_sm70', { padded: [272, 256] }, /N % 64 = 0/],
   ['comet', { ...codes(4, 8), type: 'i5' }, /no i5 codes/],
-  ['comet', { ...codes(4, 8), padded: [272, 256] }, /pads N to sixteens/],
-  ['comet', { ...codes(4, 8), ...group(64) }, /groups of 128 alone/],
+  ['comet', { ...codes(4, 8), padded: [272, 256] }, /pads N to a multiple of 16/],
+  ['comet', { ...codes(4, 8), ...group(64) }, /only groups of 128/],
   ['comet', codes(4), /1 blocks of activations are not K \/ 128 = 2/],
   ['comet', group(128), /needs the precisions/],
-  ['comet', { ...codes(4, 8), ...canonical({ g_idx: HASH }) }, /no groups that are named/],
+  ['comet', { ...codes(4, 8), ...canonical({ g_idx: HASH }) }, /no g_idx/],
   ['tilus', codes(4, 8), /activations of 16 bits/],
 ];
 

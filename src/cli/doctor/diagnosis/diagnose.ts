@@ -100,7 +100,10 @@ async function diagnoseOwn(dir: string, kind: 'lpq-canonical' | 'lpq-artifact', 
           ? [...(await opened.verifyTensors()), ...(await opened.verifyFiles())]
           : await opened.verifyHashes();
       for (const { name, got, expected } of wrong)
-        findings.add('modules', 'problem', `the bytes of '${name}' have changed since they were written`, { got, expected });
+        findings.add('modules', 'problem', `the bytes of '${name}' have changed since they were written`, {
+          got,
+          expected,
+        });
       findings.looked('modules', `${opened.moduleNames().length}, by their hashes in lpq.json`);
     } finally {
       opened.close();

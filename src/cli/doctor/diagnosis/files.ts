@@ -121,10 +121,15 @@ function readIndex(file: string, findings: Findings): Map<string, string> | unde
     if (typeof shard === 'string' && /^[^/\\\0:]+\.safetensors$/.test(shard) && !shard.startsWith('..'))
       good.set(name, shard);
     else
-      findings.add('files', 'problem', `${file} puts tensor '${name}' in a file that is not a .safetensors file beside it`, {
-        got: typeof shard === 'string' ? shard : 'no string',
-        expected: 'for example model-00001-of-00002.safetensors',
-        remedy: 'Do not use it: a path could read or write outside the directory.',
-      });
+      findings.add(
+        'files',
+        'problem',
+        `${file} puts tensor '${name}' in a file that is not a .safetensors file beside it`,
+        {
+          got: typeof shard === 'string' ? shard : 'no string',
+          expected: 'for example model-00001-of-00002.safetensors',
+          remedy: 'Do not use it: a path could read or write outside the directory.',
+        },
+      );
   return good;
 }

@@ -59,7 +59,9 @@ export function diagnoseModel(
   } catch (error) {
     if (!(error instanceof LpqError)) throw error;
     if (error.code === 'LPQ_ARCH_UNKNOWN')
-      findings.add('model', 'warning', `the architecture is unknown, so this check cannot find missing tensors`, { got: error.got });
+      findings.add('model', 'warning', `the architecture is unknown, so this check cannot find missing tensors`, {
+        got: error.got,
+      });
     else findings.error('model', error);
   }
 }

@@ -73,7 +73,7 @@ test('a half without the other, or of another size, is refused by name', () => {
   const wide = { ...K, dims: [3, 3, 2] };
   assert.throws(
     () => open({}, wide, V),
-    designed('LPQ_GGUF', /attn_k_b\.weight' has another shape.*\[2,3,3\].*\[2,3,2\]/),
+    designed('LPQ_GGUF', /attn_k_b\.weight' does not have the shape.*\[2,3,3\].*\[2,3,2\]/),
   );
   const whole: Part = { name: 'blk.0.attn_kv_b.weight', dims: [3, 6] };
   assert.throws(

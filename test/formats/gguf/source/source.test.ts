@@ -58,7 +58,7 @@ test('a file that breaks a rule of the format is refused, naming it', () => {
   );
   refused(made({}, [EMBEDDING, { ...NORM, offset: 0 }]), /'output_norm.weight' overlaps/);
   refused(made({}, [{ ...EMBEDDING, offset: 8 }]), /is not aligned/);
-  refused(made({}, [EMBEDDING, EMBEDDING]), /'token_embd.weight' is there twice/);
+  refused(made({}, [EMBEDDING, EMBEDDING]), /'token_embd.weight' appears twice/);
   refused(made({}, [{ ...EMBEDDING, type: 99 }]), /type that lpq does not read.*got type 99/);
   refused(made({}, [{ ...EMBEDDING, type: 15 }]), /got Q8_K \(type 15\)/);
   refused(made({}, [{ ...EMBEDDING, type: 8 }]), /no whole blocks of Q8_0/);
@@ -117,7 +117,7 @@ test('parts of a model are read together, whichever is named', async () => {
   }
   renameSync(second, `${second}.other`);
   copyFileSync(first, second);
-  refused(first, /another part of a model.*got part 1 of 2/);
+  refused(first, /not the part of the model.*got part 1 of 2/);
 });
 
 test('a directory is a model in GGUF where it holds one, and no safetensors', () => {

@@ -39,7 +39,7 @@ test('five answers make a recipe that lpq quantize reads, and the command that d
   assert.deepEqual(calib, [text]);
 });
 
-test('Enter takes what stands in brackets', async (t) => {
+test('Enter takes the value in brackets', async (t) => {
   const file = path.join(scratch(t), 'recipe.yaml');
   const { printed } = await typed(file, ['', '', '', '', '']);
   assert.match(printed, /lpq quantize MODEL -o OUT --recipe \S+ --for vllm/);

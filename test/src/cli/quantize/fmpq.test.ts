@@ -155,6 +155,6 @@ test('linears that blocks of 128 do not divide are refused by name, with what he
   ]);
   assert.equal(ran.code, 2, ran.stderr);
   assert.match(ran.stderr, /LPQ_GROUP_SIZE.*q_proj/);
-  assert.match(ran.stderr, /Leave such modules out with a rule of a recipe/);
+  assert.match(ran.stderr, /Skip such modules with a recipe rule/);
   assert.equal(existsSync(path.join(root, 'never')), false);
 });

@@ -108,10 +108,7 @@ test('2:4 makes up for more of what lower layers changed, unless told otherwise'
   const [rule] = schemes.rules;
   assert.ok(rule && rule.scheme !== 'skip');
   assert.equal(rule.scheme.sparsity, undefined);
-  assert.match(
-    refused(() => parseRecipe('r.json', { sparsity: '4:8' })).message,
-    /\/sparsity has an invalid value/,
-  );
+  assert.match(refused(() => parseRecipe('r.json', { sparsity: '4:8' })).message, /\/sparsity has an invalid value/);
 });
 
 test('an option of calibration is refused with rtn on the command line, and harmless in a recipe', () => {

@@ -286,7 +286,7 @@ test('damage of the partial output: a flipped byte, a torn journal, lost shards;
   writeFileSync(path.join(partial, 'thesis.txt'), 'x');
   for (const flag of ['--restart', '--resume']) {
     const ran = await quantize(output, ...GPTQ, flag);
-    assert.match(ran.stderr, /^LPQ_PARTIAL_EXISTS {2}.* is no partial output/);
+    assert.match(ran.stderr, /^LPQ_PARTIAL_EXISTS {2}.* is not a partial output/);
   }
   assert.deepEqual(readdirSync(partial), ['thesis.txt']);
 });

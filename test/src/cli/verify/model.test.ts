@@ -65,8 +65,8 @@ test('a packed model computes and writes what the quantized one does; another on
   const report = bad.events.find(({ event }) => event === 'result');
   assert.equal(check(report).status, 'failed');
   const own = report.failures.filter((failure: { check: string }) => failure.check === 'end-to-end');
-  assert.match(own[0].message, /the logits of the decoded artifact are not those of .*other/);
-  assert.match(own[1].message, /writes another text than .*other from token \d+ on/);
+  assert.match(own[0].message, /the logits of the decoded artifact differ from those of .*other/);
+  assert.match(own[1].message, /writes a different text than .*other from token \d+ on/);
 
   const unasked = await run('verify', packed, '--device', 'cpu');
   assert.deepEqual([check(unasked.last).status, check(unasked.last).detail], ['skipped', 'not asked for']);
