@@ -70,10 +70,7 @@ test('lpq quantize --requantize takes a GPTQ model, with a warning; nothing else
   assert.match(refused.stderr, /not an unquantized checkpoint[\s\S]*--requantize/);
   const ran = await lpq([...again, '--requantize']);
   assert.equal(ran.code, 0, ran.stderr);
-  assert.match(
-    ran.stderr,
-    /28 modules of .* exist only in 4 bits: quantizing them again loses quality a second/,
-  );
+  assert.match(ran.stderr, /28 modules of .* exist only in 4 bits: quantizing them again loses quality a second/);
   assert.ok(!existsSync(path.join(at('q3'), 'quantize_config.json')));
   const { modules, provenance } = JSON.parse(readFileSync(path.join(at('q3'), 'lpq.json'), 'utf8'));
   assert.equal(Object.keys(modules).length, 28);

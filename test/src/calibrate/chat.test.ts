@@ -94,7 +94,7 @@ test('no template, or a broken one', async () => {
   await assert.rejects(ChatTemplate.open(model({})), designed('LPQ_CONFIG', /no file with a template/));
   const refuses = (files: Record<string, unknown>, words: RegExp) =>
     assert.rejects(ChatTemplate.open(model(files)), designed('LPQ_CONFIG', words));
-  await refuses({ 'chat_template.jinja': '{% if %}' }, /chat_template.jinja is no Jinja/);
+  await refuses({ 'chat_template.jinja': '{% if %}' }, /chat_template.jinja is not Jinja/);
   await refuses({ 'tokenizer_config.json': { chat_template: 3 } }, /chat_template of .* is malformed.*3/);
   await refuses({ 'tokenizer_config.json': { chat_template: [{ name: 'default' }] } }, /malformed/);
   await refuses({ 'tokenizer_config.json': '{' }, /not valid JSON/);
@@ -170,13 +170,13 @@ test('lines that are no conversations', async () => {
     );
   for (const messages of [[], 'x', [3], [{ content: 'x' }], [{ role: 'user', content: 3 }], null])
     await refuses(/line 1 of .*bad.jsonl has "messages" that are not a conversation/, { messages });
-  await refuses(/line 1 .* has "tools" that are no list/, { messages: hello, tools: {} });
+  await refuses(/line 1 .* has "tools" that is not a list/, { messages: hello, tools: {} });
   await refuses(/line 1 .* has "chat_template_kwargs" that is not an object/, {
     messages: hello,
     chat_template_kwargs: [1],
   });
-  await refuses(/line 2 .* another kind/, { messages: hello }, { text: 'x' });
-  await refuses(/line 2 .* another kind/, { text: 'x' }, { messages: hello });
+  await refuses(/line 2 .* differs in kind/, { messages: hello }, { text: 'x' });
+  await refuses(/line 2 .* differs in kind/, { text: 'x' }, { messages: hello });
   await refuses(/no model with a chat template/, { messages: hello });
   // A line with a text is a document, whatever else it has.
   const both = lines('both.jsonl', { text: 'abc', messages: hello });

@@ -167,10 +167,7 @@ test('Kimi K2.5 as it is published: inspect, verify, doctor by its own spelling 
     ]);
   const again = await quantize(low);
   assert.equal(again.code, 0, again.stderr);
-  assert.match(
-    again.stderr,
-    /9 modules of .* exist only in 4 bits: quantizing them again loses quality a second time/,
-  );
+  assert.match(again.stderr, /9 modules of .* exist only in 4 bits: quantizing them again loses quality a second time/);
   const recipe = path.join(dir, 'recipe.json');
   writeFileSync(recipe, JSON.stringify({ rules: [{ match: 'experts\\.\\d', skip: true }] }));
   const kept = await quantize(low, '--recipe', recipe);

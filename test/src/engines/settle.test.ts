@@ -53,7 +53,7 @@ test('every engine takes its own examples, and refuses what it does not read wit
 test('experts that an engine would leave at random are refused', () => {
   const fused = { ...dense, experts: 'fused' } as const;
   const single = { ...dense, experts: 'single' } as const;
-  assert.match(refusal(() => settle(engine('transformers'), { bits: 4 }, fused)).message, /one tensor a block/);
+  assert.match(refusal(() => settle(engine('transformers'), { bits: 4 }, fused)).message, /one tensor per block/);
   assert.match(
     refusal(() => settle(engine('transformers'), { bits: 4, symmetric: false }, single)).message,
     /zero points of experts/,

@@ -153,6 +153,6 @@ test('attention that a packed cache cannot be read by is refused', async () => {
   const cache = makeCache(rt, bitdecoding(4, 128, 128) as never, { blocks: 4, slots: 1, most: 32 });
   await assert.rejects(
     logits(model, cache, [{ slot: 0, past: 0, ids: ids(3, 0) }]),
-    designed('LPQ_USAGE', /block 0 has attention that a packed cache/),
+    designed('LPQ_USAGE', /block 0 has attention that cannot read a packed cache/),
   );
 });

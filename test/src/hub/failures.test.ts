@@ -46,7 +46,7 @@ const REFUSALS: readonly (readonly [
     /spelling/,
   ],
   ['429', () => ({ status: 429 }), 'LPQ_HUB_RATE_LIMIT', 3, /rate/, /HF_TOKEN/],
-  ['500', () => ({ status: 500 }), 'LPQ_HUB_SERVER', 3, /failed to answer for the model acme\/tiny/, /later/],
+  ['500', () => ({ status: 500 }), 'LPQ_HUB_SERVER', 3, /answered the model acme\/tiny with an error/, /later/],
   [
     '502 of a host of files',
     (s) => (s.host === 'cdn' ? { status: 502 } : undefined),
@@ -56,13 +56,20 @@ const REFUSALS: readonly (readonly [
     /later/,
   ],
   ['418', () => ({ status: 418 }), 'LPQ_HUB_RESPONSE', 4, /not one of the Hub/, /HF_ENDPOINT/],
-  ['silence of the API', () => ({ delayMs: 'forever' }), 'LPQ_HUB_TIMEOUT', 3, /silent/, /HF_HUB_ETAG_TIMEOUT/],
+  [
+    'silence of the API',
+    () => ({ delayMs: 'forever' }),
+    'LPQ_HUB_TIMEOUT',
+    3,
+    /did not answer in time/,
+    /HF_HUB_ETAG_TIMEOUT/,
+  ],
   [
     'silence in the middle',
     (s) => (s.host === 'cdn' ? { stallAfter: 0 } : undefined),
     'LPQ_HUB_TIMEOUT',
     3,
-    /silent.*of acme/,
+    /did not answer in time.*of acme/,
     /HF_HUB_DOWNLOAD_TIMEOUT/,
   ],
   [
@@ -71,7 +78,7 @@ const REFUSALS: readonly (readonly [
     'LPQ_HUB_CUT_OFF',
     3,
     /failed repeatedly.*of acme/,
-    /goes on/,
+    /continues/,
   ],
   ['a listing cut off', () => ({ cutAfter: 20 }), 'LPQ_HUB_CUT_OFF', 3, /failed repeatedly/, /again/],
   ['a page of HTML', () => ({ body: '<html>' }), 'LPQ_HUB_RESPONSE', 4, /no JSON/, /HF_ENDPOINT/],
@@ -90,7 +97,7 @@ const REFUSALS: readonly (readonly [
     () => ({ status: 302, headers: { location: '/api/again' } }),
     'LPQ_HUB_RESPONSE',
     4,
-    /again and again/,
+    /in a loop/,
     /^$/,
   ],
   [
@@ -209,12 +216,12 @@ test('a wait of an hour is not waited for, but told', async (t) => {
 });
 
 const HOSTILE: readonly (readonly [string, Record<string, unknown>, RegExp])[] = [
-  ['a path upwards', { path: '../../../evil.json' }, /leads out/],
-  ['an absolute path', { path: '/etc/evil.json' }, /leads out/],
-  ['a hidden step upwards', { path: 'a/../../evil.json' }, /leads out/],
-  ['a backslash', { path: '..\\evil.json' }, /leads out/],
-  ['a NUL', { path: 'evil\0.json' }, /leads out/],
-  ['no path', { path: 7 }, /leads out/],
+  ['a path upwards', { path: '../../../evil.json' }, /path out/],
+  ['an absolute path', { path: '/etc/evil.json' }, /path out/],
+  ['a hidden step upwards', { path: 'a/../../evil.json' }, /path out/],
+  ['a backslash', { path: '..\\evil.json' }, /path out/],
+  ['a NUL', { path: 'evil\0.json' }, /path out/],
+  ['no path', { path: 7 }, /path out/],
   ['an object id that is a path', { path: 'evil.json', oid: '../../../../evil' }, /no object id/],
   ['a checksum that is a path', { path: 'evil.json', lfs: { oid: '../../../../evil', size: 1 } }, /no SHA-256/],
   ['a negative size', { path: 'evil.json', size: -1 }, /no size/],

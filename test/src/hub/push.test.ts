@@ -94,7 +94,7 @@ test('other weights of the repository are refused, or removed by the same commit
 
 test('401: a wrong token, and none', async (t) => {
   const wrong = await bench(t, 'hf_other');
-  assert.match((await refused(wrong.push(), 'LPQ_HUB_ACCESS')).message, /refuses .*to the token/);
+  assert.match((await refused(wrong.push(), 'LPQ_HUB_ACCESS')).message, /refuses .*to this token/);
   const none = await bench(t, '');
   assert.match((await refused(none.push(), 'LPQ_HUB_ACCESS')).hint ?? '', /HF_TOKEN/);
   assert.equal(none.hub.seen.length, 0);
@@ -140,7 +140,7 @@ test('a cut connection and a failing server are tried again, and what arrived is
   hub.stored.clear();
   hub.fault = (name) => (name.startsWith('PUT') ? 'cut' : undefined);
   const { hint } = await refused(push(), 'LPQ_HUB_CUT_OFF');
-  assert.match(hint ?? '', /not sent again/);
+  assert.match(hint ?? '', /does not send files again/);
 });
 
 test('offline, and a branch that is not there', async (t) => {
@@ -160,7 +160,7 @@ test('the command says what it would send, and sends with --yes', async (t) => {
   assert.equal(made.code, 0, made.stderr);
   const dry = await lpq(['push', out, 'acme/out'], env);
   assert.equal(dry.code, 0, dry.stderr);
-  assert.match(dry.stdout, /would go to acme\/out; nothing was sent/);
+  assert.match(dry.stdout, /would go to acme\/out; lpq sent nothing/);
   assert.match(dry.stdout, /README\.md/);
   assert.match(dry.stderr, /names no base model/);
   assert.deepEqual(hub.seen, []);
@@ -171,7 +171,7 @@ test('the command says what it would send, and sends with --yes', async (t) => {
   assert.equal(hub.private, false);
   for (const [args, code, says] of [
     [['push', model, 'acme/out'], 4, /not quantized or packed by lpq/],
-    [['push', out, './acme'], 2, /no name of the Hub/],
+    [['push', out, './acme'], 2, /not a name on the Hub/],
   ] as const) {
     const wrong = await lpq(args, env);
     assert.equal(wrong.code, code);

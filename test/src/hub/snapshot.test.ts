@@ -107,7 +107,7 @@ test('while the Hub is away, the branch as it was last seen serves, with a warni
   const onWarning = (message: string) => warnings.push(message);
   hub.behave = () => ({ status: 503 });
   assert.equal((await get('main', { onWarning })).dir, first.dir);
-  assert.match(warnings[0] ?? '', /last looked up \(0123456789ab\).*answered/);
+  assert.match(warnings[0] ?? '', /last known commit of .* \(0123456789ab\).*answered/);
   await hub.close();
   assert.equal((await get('main', { onWarning })).dir, first.dir);
   assert.match(warnings[1] ?? '', /cannot be reached/);

@@ -144,13 +144,13 @@ test('scaling by powers of two: bits of every dtype, and what leaves the range',
     );
 });
 
-test('what is no permutation is refused', () => {
+test('what is not a permutation is refused', () => {
   const site: FoldSite = { id: 's', kind: 'hidden', size: 3, axes: [], readers: [] };
   for (const order of [Int32Array.of(0, 1), Int32Array.of(0, 1, 1), Int32Array.of(0, 1, 3)])
     assert.throws(
       () => foldRewrite([site], new Map([['s', order]]), new Set()),
       (error: unknown) =>
-        error instanceof LpqError && error.code === 'LPQ_INTERNAL' && /'?s is no permutation/.test(error.message),
+        error instanceof LpqError && error.code === 'LPQ_INTERNAL' && /'?s is not a permutation/.test(error.message),
     );
 });
 

@@ -114,7 +114,7 @@ test('scales of bf16 and f32 come back as they were', async () => {
 
 const REFUSED: readonly [string, Made, RegExp][] = [
   ['weights alone', made({ type: 'i4', n: 16, k: 128, group: 128 }), /activations are not quantized.*--method fmpq/s],
-  ['other widths', module(16, reads(4), { type: 'i5' }), /holds i5 codes and COMET i4/],
+  ['other widths', module(16, reads(4), { type: 'i5' }), /holds i5 codes, and COMET takes i4/],
   ['scales of 8 bits', module(16, reads(4), { scaleDtype: 'f8_e4m3' }), /scales are f8_e4m3/],
 ];
 

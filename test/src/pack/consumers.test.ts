@@ -228,11 +228,11 @@ test('what a consumer cannot hold is planned as a plain weight, with the reason'
     );
   assert.deepEqual(reasons('gptq'), {
     good: 'ok',
-    odd_k: 'dense: K = 40 is no multiple of 32, which 3-bit words need',
+    odd_k: 'dense: K = 40 is not a multiple of 32, which 3-bit words need',
     five: 'dense: it holds 2, 3, 4 or 8 bits, not 5',
     float: 'dense: it holds f6e3m2 codes, not integers',
-    wide: 'dense: its scales are f32 and GPTQ has f16',
-    e8m0: 'dense: its scales are f8_e8m0 and GPTQ has f16',
+    wide: 'dense: its scales are f32, and GPTQ has f16 scales',
+    e8m0: 'dense: its scales are f8_e8m0, and GPTQ has f16 scales',
   });
   assert.deepEqual(reasons('compressed-tensors'), {
     good: 'ok',

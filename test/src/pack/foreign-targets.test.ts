@@ -134,7 +134,7 @@ test('awq: one group size; what it does not take stays dense, with the reason', 
     'a.6': made({ type: 'i4', n: 16, k: 64, group: 32, scaleDtype: 'bf16', seed: 7 }),
   };
   const { artifact, report, config, output } = await proved('awq', modules);
-  assert.match(report.notes[0]!, /one group size: 1 modules with another than 32/);
+  assert.match(report.notes[0]!, /one group size: 1 modules with a group size other than 32/);
   const note = (name: string) => artifact.module(name).notes[0]!;
   assert.match(note('a.2'), /its group size is 16 and that of the checkpoint 32/);
   assert.match(note('a.3'), /it has 8 bits and AWQ has 4/);

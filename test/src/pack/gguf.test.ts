@@ -188,10 +188,10 @@ test('searched types take the source where it is given, and say so', async (t) =
 test('what has no grid of GGUF is refused or left, with the reason', async (t) => {
   const dir = scratch(t);
   const cases: [string[], RegExp][] = [
-    [['--bits', '4', '--group-size', '16'], /groups of 16 are no multiple of GGUF's 32/],
+    [['--bits', '4', '--group-size', '16'], /groups of 16 are not a multiple of GGUF's 32/],
     [['--bits', '6', '--asym', '--group-size', '32'], /no asymmetric codes of 6 bits/],
     [['--dtype', 'mxfp4'], /f4e2m1/],
-    [['--bits', '4', '--scale-dtype', 'bf16'], /scales are bf16 and those of GGUF f16/],
+    [['--bits', '4', '--scale-dtype', 'bf16'], /scales are bf16, and GGUF has f16/],
   ];
   for (const [i, [options, reason]] of cases.entries()) {
     const canonical = path.join(dir, `q${i}`);
@@ -250,7 +250,7 @@ test('malformed files end in LPQ_ARTIFACT', async (t) => {
     [/ends inside its header/, (b) => b.subarray(0, 200)],
     [/reaches beyond the end of the file/, (b) => b.subarray(0, b.length - 64)],
     [/has 9 dimensions/, (b) => void b.writeUInt32LE(9, dims)],
-    [/no whole blocks/, (b) => void b.writeBigUInt64LE(33n, dims + 4)],
+    [/not whole blocks/, (b) => void b.writeBigUInt64LE(33n, dims + 4)],
     [/type that lpq does not read/, (b) => void b.writeUInt32LE(99, dims + 20)],
     [/is not aligned/, (b) => void b.writeBigUInt64LE(b.readBigUInt64LE(dims + 24) + 1n, dims + 24)],
     [/overlaps|reaches beyond/, (b) => void b.writeBigUInt64LE(2n ** 30n, dims + 12)],

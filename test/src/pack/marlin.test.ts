@@ -152,7 +152,7 @@ test('reasons and remedies', async () => {
   assert.match(reason('float'), /f4e2m1 codes, not integers/);
   assert.match(reason('order'), /different numbers of input features/);
   assert.match(reason('both'), /permuted, and it also has g_idx/);
-  assert.match(reason('channel'), /K = 100 is no multiple of 128/);
+  assert.match(reason('channel'), /K = 100 is not a multiple of 128/);
   assert.match(reason('sparse'), /2:4/);
   assert.match(reason('global'), /second level/);
   assert.match(reason('bf16'), /bf16 and MARLIN reads f16/);
@@ -171,7 +171,7 @@ test('a checkpoint that the target cannot take at all is refused and leaves noth
   const request = { input, output, runtime };
   await assert.rejects(
     packCheckpoint({ ...request, target: 'marlin' }),
-    designed('LPQ_TARGET', /target marlin takes no module .* a: it has 3-bit codes .* Quantize it with --bits 4/s),
+    designed('LPQ_TARGET', /target marlin takes no module .* a: it has 3-bit codes.* Quantize it with --bits 4/s),
   );
   await assert.rejects(
     packCheckpoint({ ...request, target: 'exl2' }),

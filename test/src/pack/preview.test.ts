@@ -16,7 +16,7 @@ test('what a target will not take is refused before anything is quantized, with 
     ['compressed-tensors', ['--dtype', 'mxfp6'], /f6e2m3/],
     ['compressed-tensors-w8a8', ['--bits', '8'], /one scale a row.*--group-size channel/s],
     ['compressed-tensors-w8a8', ['--bits', '4'], /4 bits and W8A8 has 8/],
-    ['compressed-tensors', ['--bits', '1'], /zero point 0.5 is no 1-bit integer.*--asym/s],
+    ['compressed-tensors', ['--bits', '1'], /zero point 0.5 is not a 1-bit integer.*--asym/s],
     ['gptq', ['--bits', '5'], /LPQ_TARGET/],
     ['gptq', ['--dtype', 'mxfp4'], /f4e2m1 codes, not integers/],
     ['awq', ['--bits', '3'], /LPQ_TARGET/],

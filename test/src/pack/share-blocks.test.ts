@@ -24,7 +24,7 @@ test('parts in multiples of 32 along N and of 128 along K', () => {
   // Llama 3 8B: K/tp of down_proj is 7168, 3584, 1792 and 896; its 8 heads of keys end it at 16.
   const llama = sharing({ 'a.k_proj': [1024, 4096], 'a.o_proj': [4096, 4096], 'a.down_proj': [4096, 14336] });
   assert.deepEqual(llama.ranks, [2, 4, 8]);
-  assert.match(llama.limit?.why ?? '', /'a\.k_proj': its 8 heads cannot be shared by 16 ranks/);
+  assert.match(llama.limit?.why ?? '', /'a\.k_proj': its 8 heads cannot be split over 16 ranks/);
   // Qwen2.5 7B: 18944 / 2 = 9472 = 74 x 128, / 4 = 4736 = 37 x 128, / 8 = 2368 is no multiple of 128.
   const qwen = sharing({ 'a.down_proj': [3584, 18944] });
   assert.deepEqual(qwen.ranks, [2, 4]);

@@ -231,7 +231,7 @@ test('modules that it does not take are told why', async () => {
   assert.match(reason('three'), /3-bit codes/);
   assert.match(reason('float'), /not integers/);
   assert.match(reason('asym'), /zero points, and Sparse-MARLIN has none/);
-  assert.match(reason('small'), /groups are 64 long/);
+  assert.match(reason('small'), /groups have 64 weights/);
   assert.match(reason('bf16'), /scales are bf16/);
   assert.equal(reason('fits'), 'pad');
   input.close();

@@ -194,6 +194,6 @@ test('ranks that a target or a model does not have are refused', async () => {
   assert.throws(() => planPack(input, 'gptq', 2), designed('LPQ_USAGE', /no tensors for each rank/));
   for (const ranks of [0, 1.5, Number.NaN])
     assert.throws(() => planPack(input, 'tilus', ranks), designed('LPQ_USAGE', /--tp/));
-  assert.match(planPack(input, 'tilus', 2).refusal!.message, /no module of .* can be shared by 2 ranks/);
+  assert.match(planPack(input, 'tilus', 2).refusal!.message, /no module of .* can be split over 2 ranks/);
   input.close();
 });

@@ -60,7 +60,7 @@ test('the kept step has the least loss of those looked at; the same bytes on one
 
 test('blocks that cannot be trained stay as they were: a warning, once, and a note on each module', async () => {
   const { lines, warnings } = await run('gpt2', 5, 2);
-  assert.deepEqual(warnings, ['blocks with layer norms are left as gptq makes them: --tune cannot train those']);
+  assert.deepEqual(warnings, ['--tune cannot train blocks with layer norms: they stay as gptq makes them']);
   for (const { note, measures } of lines) {
     assert.equal(note, 'not trained: layer norms');
     assert.equal(measures?.tune, undefined);

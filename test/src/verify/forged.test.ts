@@ -147,13 +147,13 @@ const TARGETS: readonly Listed[] = [
   [
     'a target whose layouts these are not: gptq called sm80',
     'config',
-    /layout gptq, in an artifact for sm80/,
+    /layout gptq, which an artifact for sm80/,
     { config: (_, q) => (q.checkpoint_format = 'gptq_v2'), manifest: (m) => (m.target = 'sm80') },
   ],
   [
     'a target whose layouts these are not: gptq called gptq_v2',
     'config',
-    /layout gptq, in an artifact/,
+    /layout gptq, which an artifact/,
     { manifest: (m) => (m.target = 'gptq_v2') },
   ],
   [
@@ -175,19 +175,19 @@ const FILES: readonly Listed[] = [
   [
     'weights beside the shards, listed',
     'files',
-    /extra\.safetensors is none of the artifact's weight files/,
+    /extra\.safetensors is not one of the artifact's weight files/,
     { files: { 'extra.safetensors': 'x' } },
   ],
   [
     'weights in a directory of their own kind, listed',
     'files',
-    /pytorch_model\.bin is none/,
+    /pytorch_model\.bin is not one/,
     { files: { 'pytorch_model.bin': 'x' } },
   ],
   [
     'an index over nothing, listed',
     'files',
-    /index\.json is none/,
+    /index\.json is not one/,
     { files: { 'model.safetensors.index.json': '{}' } },
   ],
   [
@@ -205,7 +205,7 @@ const FILES: readonly Listed[] = [
   [
     'settings of another format, listed: quantize_config.json',
     'config',
-    /quantize_config\.json is there, which no artifact for compressed-tensors has/,
+    /quantize_config\.json exists, but an artifact for compressed-tensors has none/,
     { target: 'compressed-tensors', specs: { m: CT }, files: { 'quantize_config.json': '{}' } },
   ],
   [

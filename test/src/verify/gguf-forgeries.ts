@@ -111,7 +111,7 @@ export const FORGERIES: readonly (readonly [string, RegExp, Forgery])[] = [
   ],
   [
     'a tensor has another type',
-    /tensors: tensor 'blk.0.ffn_norm.weight' .*another type/,
+    /tensors: tensor 'blk.0.ffn_norm.weight' .*does not have the type/,
     {
       gguf: (file) => {
         const norm = file.tensor('blk.0.ffn_norm.weight');

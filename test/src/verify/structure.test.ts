@@ -99,7 +99,7 @@ const listed: readonly Listed[] = [
   [
     'a wrong canonical hash',
     'canonical',
-    /the scales that its packed bytes hold/,
+    /the scales in its packed bytes/,
     {
       manifest: (m) => {
         m.modules.m!.canonical.scales = '0'.repeat(64);

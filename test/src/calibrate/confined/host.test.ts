@@ -30,7 +30,7 @@ test('untrusted input that never ends: a pattern of tokenizer.json, named with i
   const codec = await openCodec(hostile, SHORT);
   const refused = designed(
     'LPQ_BUDGET',
-    /hostile\/tokenizer.json cannot encode 62 characters within the time.*\(a\+\)\+\$/,
+    /hostile\/tokenizer.json cannot encode 62 characters within its limit of time.*\(a\+\)\+\$/,
   );
   await assert.rejects(codec.encode(BAIT), refused);
   await assert.rejects(codec.encodePrompt(BAIT), refused);
@@ -47,7 +47,7 @@ test('untrusted input that never ends: a decoder', async () => {
   const ids = [...(await codec.encode('nothing but a long text without that letter '.repeat(3)))];
   await assert.rejects(
     codec.decode(ids),
-    designed('LPQ_BUDGET', /tokenizer.json cannot decode \d+ tokens within the time/),
+    designed('LPQ_BUDGET', /tokenizer.json cannot decode \d+ tokens within its limit of time/),
   );
 });
 
@@ -66,7 +66,7 @@ test('untrusted input that takes all memory: a pre-tokenizer that never moves on
   const chat = await ChatTemplate.open(template(growing), memory);
   await assert.rejects(
     chat.render(conversation, 'chat.jsonl'),
-    designed('LPQ_BUDGET', /chat_template.jinja cannot print line 3 of chat.jsonl within the memory/),
+    designed('LPQ_BUDGET', /chat_template.jinja cannot print line 3 of chat.jsonl within its limit of memory/),
   );
 });
 
@@ -75,7 +75,7 @@ test('untrusted input that never ends: nested loops of a chat template, a range 
   const chat = await ChatTemplate.open(template(nested), SHORT);
   await assert.rejects(
     chat.render(conversation, 'chat.jsonl'),
-    designed('LPQ_BUDGET', /chat_template.jinja cannot print line 3 of chat.jsonl within the time/),
+    designed('LPQ_BUDGET', /chat_template.jinja cannot print line 3 of chat.jsonl within its limit of time/),
   );
   const endless = await ChatTemplate.open(template('{% for a in range(999999999999) %}x{% endfor %}'), SHORT);
   await assert.rejects(

@@ -174,7 +174,7 @@ test('--save-stats changes nothing about the output; --stats makes others of it'
     quantize(model, '--save-stats', at('stats'), ...FEW, '--seq-len', '41', '--device', 'cpu', '--resume'),
     2,
     'LPQ_RESUME',
-    /taken with another calibration/,
+    /saved with another calibration/,
   );
 });
 
