@@ -27,7 +27,7 @@ const SCREENS = {
   phone: { width: 390, height: 844, deviceScaleFactor: 2, mobile: true },
 };
 
-/** Pages of each kind: dense with an evaluation, rounded, FMPQ, a mixture of experts, a comparison. */
+/** Pages of each kind: dense with an evaluation, rounded, FMPQ, a mixture of experts, two runs, quality over size. */
 function madePages() {
   const lpq = (...args) => {
     console.log(`lpq ${args.join(' ')}`);
@@ -56,9 +56,10 @@ function madePages() {
   lpq('eval', 'mixed', '--text', 'text.txt', '--ctx', '256', '--source', dense, '--report', '--quiet');
   rmSync(path.join(folder, 'comparison.html'), { force: true });
   lpq('report', 'dense', 'mixed', '-o', 'comparison.html');
-  return [...Object.keys(runs).map((name) => `${name}.report.html`), 'comparison.html'].map((name) =>
-    path.join(folder, name),
-  );
+  rmSync(path.join(folder, 'quality.html'), { force: true });
+  lpq('compare', dense, 'dense', 'mixed', 'rtn', '--windows', '2', '--ctx', '256', '-o', 'quality.html', '--quiet');
+  const pages = [...Object.keys(runs).map((name) => `${name}.report`), 'comparison', 'quality'];
+  return pages.map((name) => path.join(folder, `${name}.html`));
 }
 
 /** A browser that is spoken to over two pipes (Chrome DevTools Protocol, messages that end in a zero byte). */

@@ -79,7 +79,7 @@ export async function openCodec(dir: string, allowance: Allowance = GENEROUS): P
 }
 
 function beyond(file: string, what: string, { of, got }: Excess, patterns: readonly string[] = []): LpqError {
-  const limit = of === 'time' ? 'within the time' : 'within the memory';
+  const limit = of === 'time' ? 'within its limit of time' : 'within its limit of memory';
   const [first] = patterns;
   const rest = patterns.length > 1 ? `, or of ${patterns.length - 1} more` : '';
   return new LpqError('LPQ_BUDGET', `${file} cannot ${what} ${limit}`, {

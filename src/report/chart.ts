@@ -50,7 +50,8 @@ export function lineChart(chart: LineChart): string {
     parts.push(`<g class="${style}">`);
     if (place.length > 1)
       parts.push(`<polyline class="line"${dash} points="${place.map(([x, y]) => `${x},${y}`).join(' ')}"/>`);
-    const radius = shown.length > 120 ? 1.5 : 3;
+    // A point without a line has to be seen by itself, also on a phone.
+    const radius = shown.length === 1 ? 7 : shown.length > 120 ? 1.5 : 3;
     for (const [j, [x, y]] of place.entries())
       parts.push(
         `<circle cx="${x}" cy="${y}" r="${radius}"><title>${escapeText(shown[j]?.title ?? '')}</title></circle>`,

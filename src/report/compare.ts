@@ -72,7 +72,7 @@ function totals(a: Report, b: Report): Difference[] {
   const number = (value: number | null) => figure(value, 4);
   return [
     ...of('modules', ({ totals: { modules } }) => modules, number),
-    ...of('bits a weight', ({ totals: { bitsPerWeight } }) => bitsPerWeight, number),
+    ...of('bits per weight', ({ totals: { bitsPerWeight } }) => bitsPerWeight, number),
     ...of('mean relative error', ({ totals: { relativeError } }) => relativeError, number),
     ...of(
       '4-bit activations',

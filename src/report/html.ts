@@ -17,7 +17,7 @@ export function reportPage(report: Report): string {
     note(`${method} of ${source.name}${revision}, by lpq ${lpq}`),
     cards([
       ['modules quantized', String(totals.modules)],
-      ['bits a weight', figure(totals.bitsPerWeight, 4)],
+      ['bits per weight', figure(totals.bitsPerWeight, 4)],
       ['mean relative error', figure(totals.relativeError)],
       ...(totals.int4Share === null ? [] : [['4-bit activations', percent(totals.int4Share)] as const]),
       ['time', secondsText(totals.seconds)],
@@ -105,7 +105,7 @@ function bits({ modules: all }: Report): string {
   return section(
     'Bits',
     htmlTable(
-      ['scheme', 'modules', 'weights', 'bits a weight', 'bytes'],
+      ['scheme', 'modules', 'weights', 'bits per weight', 'bytes'],
       [...schemes].map(([scheme, sum]) => [
         scheme,
         String(sum.modules),

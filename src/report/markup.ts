@@ -33,8 +33,9 @@ export function htmlTable(head: readonly string[], rows: readonly (readonly stri
   const style = (text: string, c: number) => (numeric[c] ? ' class="n"' : text.length > LONG ? ' class="long"' : '');
   const cell = (text: string, c: number) =>
     `<td data-label="${escapeText(head[c] as string)}"${style(text, c)}>${escapeText(text)}</td>`;
+  // Two columns are a name and its value, which fit in one line on a phone, too.
   return [
-    '<table><thead><tr>',
+    head.length === 2 ? '<table class="pairs"><thead><tr>' : '<table><thead><tr>',
     ...head.map((text, c) => `<th scope="col"${numeric[c] ? ' class="n"' : ''}>${escapeText(text)}</th>`),
     '</tr></thead><tbody>',
     ...rows.map((row) => `<tr>${row.map(cell).join('')}</tr>`),

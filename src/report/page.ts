@@ -32,6 +32,8 @@ table,tbody,tr,td{display:block;width:100%}tr{background:var(--panel);border-rad
 td,td.n{border:0;padding:.1rem 0;display:flex;justify-content:space-between;gap:1rem;text-align:right}
 td::before{content:attr(data-label);color:var(--soft);text-align:left;flex:none}
 td.long{display:block;text-align:left}td.long::before{display:block}
+.pairs tbody{background:var(--panel);border-radius:.5rem}.pairs tr{display:flex;flex-wrap:wrap;justify-content:space-between;gap:0 1rem;margin:0;padding:.15rem .6rem}
+.pairs td{width:auto;min-width:0}.pairs td::before{content:none}.pairs td:first-child{color:var(--soft)}
 svg text{font-size:16px}.ylabel{display:none}}
 @media (max-width:30rem){svg text{font-size:21px}}
 @media print{details{display:block}}

@@ -35,7 +35,7 @@ export interface ComparedText {
 /** Titles of the columns that something is known of. */
 export function comparedHead(rows: readonly Compared[]): string[] {
   return [
-    ...['checkpoint', 'size', 'bits a weight', 'perplexity'],
+    ...['checkpoint', 'size', 'bits per weight', 'perplexity'],
     ...(rows.some(({ kl }) => kl) ? ['KL, nats per token', 'same top token, %'] : []),
     ...(rows.some(({ tokensPerSecond }) => tokensPerSecond !== null) ? ['tokens/s'] : []),
   ];
@@ -60,7 +60,8 @@ export function qualityPage(rows: readonly Compared[], { text, ctx, windows, sou
   const what = source === null ? 'perplexity' : 'KL, nats per token';
   const plotted = rows.filter((row) => value(row) !== null);
   const chart = lineChart({
-    title: source === null ? 'Perplexity over size' : 'Distance from the source over size',
+    title:
+      source === null ? `Perplexity over size (${unit})` : `KL from the source (nats per token) over size (${unit})`,
     xLabel: unit,
     yLabel: what,
     xKind: 'real',

@@ -136,9 +136,9 @@ test('awq: one group size; what it does not take stays dense, with the reason', 
   const { artifact, report, config, output } = await proved('awq', modules);
   assert.match(report.notes[0]!, /one group size: 1 modules with a group size other than 32/);
   const note = (name: string) => artifact.module(name).notes[0]!;
-  assert.match(note('a.2'), /its group size is 16 and that of the checkpoint 32/);
-  assert.match(note('a.3'), /it has 8 bits and AWQ has 4/);
-  assert.match(note('a.4'), /N = 12 is no multiple of 8/);
+  assert.match(note('a.2'), /its group size is 16, that of the checkpoint is 32/);
+  assert.match(note('a.3'), /it has 8 bits, and AWQ has 4/);
+  assert.match(note('a.4'), /N = 12 is not a multiple of 8/);
   assert.match(note('a.5'), /g_idx, which AWQ does not have/);
   assert.match(note('a.6'), /some of its bf16 scales are not exact in f16/);
   assert.deepEqual(config.modules_to_not_convert, [

@@ -155,12 +155,12 @@ test('reasons and remedies', async () => {
   assert.match(reason('channel'), /K = 100 is not a multiple of 128/);
   assert.match(reason('sparse'), /2:4/);
   assert.match(reason('global'), /second level/);
-  assert.match(reason('bf16'), /bf16 and MARLIN reads f16/);
-  assert.match(reason('group'), /groups are 16 long/);
+  assert.match(reason('bf16'), /bf16, and MARLIN reads f16/);
+  assert.match(reason('group'), /groups have 16 weights/);
   assert.match(reason('blocks'), /covers 2 output features/);
   assert.match(reason('floats'), /zero points are floats/);
-  assert.match(reason('fraction'), /7.5 is no 4-bit integer/);
-  assert.match(reason('outside'), /from -2 to 5, beyond the 4-bit range/);
+  assert.match(reason('fraction'), /7.5 is not a 4-bit integer/);
+  assert.match(reason('outside'), /-2 to 5, exceed the 4-bit range/);
   input.close();
 });
 
