@@ -25,6 +25,15 @@ export const backwardOps = {
     p: { eps: number; offset?: number } & Added,
   ) => rt.enqueue('rmsnorm_backward', weight ? [x, dy, weight] : [x, dy], [dx], p),
 
+  layernormBackward: (
+    rt: NativeRuntime,
+    x: Tensor,
+    dy: Tensor,
+    weight: Tensor | undefined,
+    dx: Tensor,
+    p: { eps: number; offset?: number; turns?: number } & Added,
+  ) => rt.enqueue('layernorm_backward', weight ? [x, dy, weight] : [x, dy], [dx], p),
+
   /** In place: dy becomes dx. */
   ropeBackward: (
     rt: NativeRuntime,
@@ -37,15 +46,15 @@ export const backwardOps = {
 
   attentionBackward: (
     rt: NativeRuntime,
-    t: { q: Tensor; k: Tensor; v: Tensor; starts: Tensor; dy: Tensor; sinks?: Tensor },
+    t: Record<'q' | 'k' | 'v' | 'starts' | 'dy', Tensor> & { selected?: Tensor; sinks?: Tensor },
     out: { dq: Tensor; dk: Tensor; dv: Tensor },
-    p: AttentionParams,
+    p: AttentionParams & { choices?: number; block?: number },
   ) =>
     rt.enqueue(
       'attention_backward',
-      [t.q, t.k, t.v, t.starts, t.dy, ...(t.sinks ? [t.sinks] : [])],
+      [t.q, t.k, t.v, t.starts, t.dy, ...[t.selected, t.sinks].filter((tensor) => tensor !== undefined)],
       [out.dq, out.dk, out.dv],
-      p,
+      { ...p, chosen: t.selected ? 1 : 0 },
     ),
 
   activationBackward: (rt: NativeRuntime, x: Tensor, dy: Tensor, dx: Tensor, p: { act: ActivationName }) =>
@@ -57,6 +66,28 @@ export const backwardOps = {
     out: { dgate: Tensor; dup: Tensor },
     p: { act: ActivationName },
   ) => rt.enqueue('gated_activation_backward', [t.gate, t.up, t.dy], [out.dgate, out.dup], p),
+
+  clampedSwigluBackward: (
+    rt: NativeRuntime,
+    t: { gate: Tensor; up: Tensor; dy: Tensor },
+    out: { dgate: Tensor; dup: Tensor },
+    p: { alpha: number; limit: number },
+  ) => rt.enqueue('clamped_swiglu_backward', [t.gate, t.up, t.dy], [out.dgate, out.dup], p),
+
+  limitedGateBackward: (
+    rt: NativeRuntime,
+    t: { gate: Tensor; up: Tensor; dy: Tensor },
+    out: { dgate: Tensor; dup: Tensor },
+    p: { limit: number },
+  ) => rt.enqueue('limited_gate_backward', [t.gate, t.up, t.dy], [out.dgate, out.dup], p),
+
+  xieluBackward: (
+    rt: NativeRuntime,
+    x: Tensor,
+    of: Record<'positive' | 'negative' | 'beta' | 'eps', Tensor>,
+    dy: Tensor,
+    dx: Tensor,
+  ) => rt.enqueue('xielu_backward', [x, of.positive, of.negative, of.beta, of.eps, dy], [dx]),
 
   /** Of whole sequences; dx has the columns of x. */
   shortConvBackward: (

@@ -1,10 +1,12 @@
-// Vector-Jacobian products: linear_input_gradient, linear_weight_gradient, rmsnorm_backward, rope_backward,
-// attention_backward, activation_backward, gated_activation_backward, output_error; of layers with a state in
-// backward_recurrent.h. CPU only; activations and gradients
-// f32. `dy` is the gradient of a loss with respect to y, the forward operation's output; dx is with respect to x.
+// Vector-Jacobian products: linear_input_gradient, linear_weight_gradient, rmsnorm_backward, layernorm_backward,
+// rope_backward, attention_backward, activation_backward, gated_activation_backward, clamped_swiglu_backward,
+// limited_gate_backward, xielu_backward, output_error; of layers with a state in backward_recurrent.h. CPU only;
+// activations and gradients f32. `dy` is the gradient of a loss with respect to y, the forward operation's output; dx
+// is with respect to x.
 #pragma once
 #include "ops/attention.h"
 #include "ops/elementwise.h"
+#include "ops/norm.h"
 
 namespace lpq::ops {
 
@@ -46,8 +48,27 @@ struct RmsnormBackward : Arguments {
   explicit RmsnormBackward(const Call& call) : Arguments(call, "rmsnorm_backward") { done(); }
 };
 
+// Of layernorm over whole rows, likewise; weight of `turns` (1) rows, of which row t takes row t mod turns.
+struct LayernormBackward : Arguments {
+  const Tensor& x = input("x", {f32}, {-1, -1});
+  const Tensor& dy = input("dy", {f32}, x.shape);
+  int64_t turns = at_least(1, "turns", 1);
+  const Tensor* weight = norm_vector(*this, "weight", turns* x.dim(1));
+  const Tensor& dx = output("dx", {f32}, x.shape);
+  double eps = number("eps");
+  float offset = real("offset", 0);
+  bool accumulate = flag("accumulate");
+
+  explicit LayernormBackward(const Call& call) : Arguments(call, "layernorm_backward") {
+    require(x.dim(0) % turns == 0,
+            "turns is " + std::to_string(turns) + ", which does not divide " + std::to_string(x.dim(0)) + " rows");
+    done();
+  }
+};
+
 // Of attention, its tensors without columns of others: dq, dk, dv of the shapes of q, k, v, and no other tensor of the
-// call. Scores are computed again.
+// call. Scores are computed again. `chosen`: of selected_attention, over the tokens that `selected`, choices and block
+// name there, which are taken as given.
 struct AttentionBackward : Arguments {
   AttentionShape shape = AttentionShape::read(*this);
   const Tensor& q = input("q", {f32}, {-1, shape.queries()});
@@ -55,12 +76,19 @@ struct AttentionBackward : Arguments {
   const Tensor& v = input("v", {f32}, {q.dim(0), shape.values()});
   const Tensor& starts = read_starts(*this);
   const Tensor& dy = input("dy", {f32}, {q.dim(0), shape.outputs()});
+  int64_t choices = at_least(1, "choices", 1), block = at_least(1, "block", 1);
+  bool chosen = flag("chosen");
+  const Tensor* selected = input_if(chosen, "selected", {i32}, {q.dim(0), -1});
   const Tensor* sinks = last_input("sinks", kFloats, {shape.heads});
   const Tensor& dq = output("dq", {f32}, q.shape);
   const Tensor& dk = output("dk", {f32}, k.shape);
   const Tensor& dv = output("dv", {f32}, v.shape);
 
-  explicit AttentionBackward(const Call& call) : Arguments(call, "attention_backward") { done(); }
+  explicit AttentionBackward(const Call& call) : Arguments(call, "attention_backward") {
+    require(shape.heads % choices == 0 && (!chosen || selected->dim(1) % choices == 0),
+            "choices is " + std::to_string(choices) + ", which divides heads and columns of selected");
+    done();
+  }
 };
 
 // Of activation: dx = act'(x) dy, any equal shapes; dx may be dy.
@@ -84,6 +112,57 @@ struct GatedActivationBackward : Arguments {
 
   explicit GatedActivationBackward(const Call& call) : Arguments(call, "gated_activation_backward") {
     require(gate.elements() == 0 || dgate.raw() != dup.raw(), "dgate must not be dup");
+    done();
+  }
+};
+
+// Of clamped_swiglu: dgate and dup, any equal shapes; either may be dy.
+struct ClampedSwigluBackward : Arguments {
+  const Tensor& gate = input("gate", {f32});
+  const Tensor& up = input("up", {f32}, gate.shape);
+  const Tensor& dy = input("dy", {f32}, gate.shape);
+  const Tensor& dgate = output("dgate", {f32}, gate.shape);
+  const Tensor& dup = output("dup", {f32}, gate.shape);
+  float alpha = real("alpha"), limit = real("limit");
+
+  explicit ClampedSwigluBackward(const Call& call) : Arguments(call, "clamped_swiglu_backward") {
+    require(gate.elements() == 0 || dgate.raw() != dup.raw(), "dgate must not be dup");
+    require(alpha > 0, "alpha is " + std::to_string(alpha) + ", not positive");
+    require(limit > 0, "limit is " + std::to_string(limit) + ", not positive");
+    done();
+  }
+};
+
+// Of limited_gate, likewise.
+struct LimitedGateBackward : Arguments {
+  const Tensor& gate = input("gate", {f32});
+  const Tensor& up = input("up", {f32}, gate.shape);
+  const Tensor& dy = input("dy", {f32}, gate.shape);
+  const Tensor& dgate = output("dgate", {f32}, gate.shape);
+  const Tensor& dup = output("dup", {f32}, gate.shape);
+  float limit = real("limit");
+
+  explicit LimitedGateBackward(const Call& call) : Arguments(call, "limited_gate_backward") {
+    require(gate.elements() == 0 || dgate.raw() != dup.raw(), "dgate must not be dup");
+    require(limit > 0, "limit is " + std::to_string(limit) + ", not positive");
+    done();
+  }
+};
+
+// Of xielu: dx, any shape, which may be dy.
+struct XieluBackward : Arguments {
+  const Tensor& x = input("x", {f32});
+  const Tensor& positive = input("positive", kFloats);
+  const Tensor& negative = input("negative", kFloats);
+  const Tensor& beta = input("beta", kFloats);
+  const Tensor& eps = input("eps", kFloats);
+  const Tensor& dy = input("dy", {f32}, x.shape);
+  const Tensor& dx = output("dx", {f32}, x.shape);
+
+  explicit XieluBackward(const Call& call) : Arguments(call, "xielu_backward") {
+    for (const auto& [one, name] :
+         {std::pair{&positive, "positive"}, {&negative, "negative"}, {&beta, "beta"}, {&eps, "eps"}})
+      require(one->elements() == 1, std::string(name) + " has " + std::to_string(one->elements()) + " elements");
     done();
   }
 };

@@ -27,7 +27,7 @@ function xieluShapes({ positive, negative, beta, eps }: XieluPlan): [string, rea
   ];
 }
 
-function xieluTensors(weights: BlockWeights, { positive, negative, beta, eps }: XieluPlan) {
+export function xieluTensors(weights: BlockWeights, { positive, negative, beta, eps }: XieluPlan) {
   const of = (name: string): Tensor => weightOf(weights, name);
   return { positive: of(positive), negative: of(negative), beta: of(beta), eps: of(eps) };
 }

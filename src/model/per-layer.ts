@@ -40,6 +40,11 @@ export function perLayerInputs(
   return { [PER_LAYER]: made };
 }
 
+/** A batch's vectors of all blocks, of what its state carries along. */
+export function perLayerVectors(carried: BlockState['carried']): Tensor {
+  return weightOf(new Map(Object.entries(carried ?? {})), PER_LAYER);
+}
+
 /** postNorm(back(act(gate x) * p)) of x [T,C], p a token's vector for the block: f32 [T,C]. */
 export function perLayerBranch(
   rt: NativeRuntime,
@@ -49,7 +54,7 @@ export function perLayerBranch(
   x: Tensor,
 ): Tensor {
   const { first, size, gate, back, postNorm, activation: act } = plan;
-  const all = weightOf(new Map(Object.entries(carried ?? {})), PER_LAYER);
+  const all = perLayerVectors(carried);
   const own = rt.allocate('f32', [x.shape[0] as number, size]);
   ops.sliceColumns(rt, all, own, { first });
   const inner = applyLinear(rt, weights, gate, x);

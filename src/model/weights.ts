@@ -103,7 +103,8 @@ export function normTensors(norm: NormPlan | undefined): [string, readonly numbe
   return [norm?.weight, norm?.bias].flatMap((name) => (name === undefined ? [] : [[name, shape]]));
 }
 
-function splitNames({ weight, turns }: NormPlan): string[] {
+/** Of a norm with a tensor a head. */
+export function splitNames({ weight, turns }: NormPlan): string[] {
   return Array.from({ length: turns }, (_, turn) => (weight as string).replace('{head}', String(turn)));
 }
 

@@ -1,8 +1,10 @@
 import { readTyped, type Tensor, uploadTyped } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { route } from '../model/experts.js';
+import { disposeInputs, expertInputs } from '../model/experts-apart.js';
 import type { ExpertPlan, ExpertsPlan, GatePlan, SharedExpertPlan } from '../model/plan-experts.js';
 import type { BlockState } from '../model/program.js';
+import { weighedRows } from './heads.js';
 import type { Tape, Value } from './tape.js';
 
 /** Which rows each expert has, f32 [T,k] their shares, I32 [T*k] what they are of (src/model/experts.ts). */
@@ -14,51 +16,80 @@ export interface Routes {
 
 /** Why a mixture cannot be trained; undefined: it can. */
 export function expertsWithoutGradient(plan: ExpertsPlan): string | undefined {
-  if (plan.apart) return 'experts beside an MLP with its own norms';
   if (plan.latent) return 'experts behind a projection';
-  if (plan.router.n > plan.experts.length) return 'experts that hand on what they read';
-  if (plan.routing.weighInput) return 'experts whose inputs have weights';
-  return plan.gate.kind === 'clamped' || plan.gate.kind === 'limited' ? 'a clamped gate' : undefined;
+  return plan.router.n > plan.experts.length ? 'experts that hand on what they read' : undefined;
 }
 
-/** Where a batch's tokens go. It belongs to the caller. */
-export async function routesOf(tape: Tape, plan: ExpertsPlan, x: Value, state: BlockState): Promise<Routes> {
+/** Where a batch's tokens go, of the residual stream h. It belongs to the caller. */
+export async function routesOf(tape: Tape, plan: ExpertsPlan, h: Value, state: BlockState): Promise<Routes> {
   const { rt, weights } = tape;
-  const read = { experts: x.tensor, router: x.tensor, shared: x.tensor };
-  const { x: gathered, offsets, ...routed } = route(rt, plan, weights, state, read);
-  gathered.dispose();
+  const read = expertInputs(rt, weights, plan, { ...state, h: h.tensor });
+  // The shares themselves, whatever they multiply.
+  const { x, offsets, ...routed } = route(
+    rt,
+    { ...plan, routing: { ...plan.routing, weighInput: false } },
+    weights,
+    state,
+    read,
+  );
+  x.dispose();
+  disposeInputs(read);
   const bounds = (await readTyped<Int32Array>(rt, offsets)).slice();
   offsets.dispose();
   return { ...routed, bounds };
 }
 
 /**
- * What a mixture of experts makes of x, the normed input. Which experts a token goes to, and with what shares, is taken as given: nothing
- * is trained through the router.
+ * The residual stream h with what a mixture of experts adds to it. Which experts a token goes to, and with what shares, is taken as given:
+ * nothing is trained through the router.
  */
-export function passExperts(tape: Tape, plan: ExpertsPlan, x: Value, routes: Routes): Value {
-  const { rows, weights: shares, bounds } = routes;
-  const { perToken } = plan.routing;
+export function passExperts(tape: Tape, plan: ExpertsPlan, h: Value, routes: Routes): Value {
+  const { apart, shared, gate } = plan;
+  const x = tape.norm(h, plan.norm);
+  if (!apart || !shared) {
+    const sum = routed(tape, plan, x, routes);
+    return tape.add(h, shared ? tape.add(sum, sharedOf(tape, shared, gate, x)) : sum);
+  }
+  const experts = tape.norm(routed(tape, plan, tape.norm(h, apart.norm), routes), apart.postNorm);
+  const dense = tape.norm(sharedOf(tape, shared, gate, x), apart.sharedPostNorm);
+  return tape.add(h, tape.norm(tape.add(dense, experts), apart.sumNorm));
+}
+
+function routed(tape: Tape, plan: ExpertsPlan, x: Value, { rows, weights: shares, bounds }: Routes): Value {
+  const { rt } = tape;
+  const { perToken, weighInput } = plan.routing;
+  const flat = tape.keep(shares.view([rows.shape[0] as number, 1]));
   const parts = plan.experts.flatMap((expert, e) => {
     const [first, end] = [bounds[e] as number, bounds[e + 1] as number];
     if (first === end) return [];
     const own = tape.keep(rows.view([end - first], first));
-    const read = gathered(tape, x, own, perToken);
+    let read = gathered(tape, x, own, perToken);
+    if (weighInput) {
+      const each = tape.keep(rt.allocate('f32', [end - first, 1]));
+      ops.gatherRows(rt, flat, own, each);
+      read = weighedRows(tape, read, each);
+    }
     return [{ rows: own, value: tape.linear(hidden(tape, expert, plan.gate, read), expert.down) }];
   });
-  const sum = scattered(tape, parts, shares, x.tensor.shape, perToken);
-  return plan.shared ? tape.add(sum, sharedOf(tape, plan.shared, plan.gate, x)) : sum;
+  if (!weighInput) return scattered(tape, parts, shares, x.tensor.shape, perToken);
+  const count = rows.shape[0] as number;
+  const ones = uploadTyped(rt, 'f32', [count / perToken, perToken], new Float32Array(count).fill(1));
+  return scattered(tape, parts, tape.keep(ones), x.tensor.shape, perToken);
 }
 
 function hidden(tape: Tape, expert: ExpertPlan & Partial<SharedExpertPlan>, gate: GatePlan, x: Value): Value {
-  const { activation: act } = gate as Extract<GatePlan, { activation: unknown }>;
   const { gateUp, down } = expert;
   if (gateUp) {
     const whole = tape.linear(x, gateUp);
-    return tape.gated(tape.columns(whole, 0, down.k), tape.columns(whole, down.k, down.k), act);
+    return applied(tape, gate, tape.columns(whole, 0, down.k), tape.columns(whole, down.k, down.k));
   }
   const up = tape.linear(x, expert.up);
-  return expert.gate ? tape.gated(tape.linear(x, expert.gate), up, act) : tape.activation(up, act);
+  return expert.gate ? applied(tape, gate, tape.linear(x, expert.gate), up) : applied(tape, gate, up, up);
+}
+
+/** As applyGate() (src/model/gate.ts): up is gate where there is no other. */
+function applied(tape: Tape, plan: GatePlan, gate: Value, up: Value): Value {
+  return plan.kind === 'plain' ? tape.activation(gate, plan.activation) : tape.gated(gate, up, plan);
 }
 
 /** The MLP that every token goes through. */
@@ -66,7 +97,8 @@ function sharedOf(tape: Tape, plan: SharedExpertPlan, gate: GatePlan, x: Value):
   const { down, outputGate, multiplier } = plan;
   const y = tape.linear(hidden(tape, plan, gate, x), down);
   if (!outputGate) return tape.scaled(y, multiplier);
-  return tape.gated(widened(tape, tape.linear(x, outputGate), down.n), y, 'sigmoid');
+  const gates = widened(tape, tape.linear(x, outputGate), down.n);
+  return tape.gated(gates, y, { kind: 'gated', activation: 'sigmoid' });
 }
 
 /** x [T,1] in every one of so many columns. */

@@ -81,5 +81,5 @@ function delta(tape: Tape, core: DeltaCore, projected: readonly Value[], batch: 
     ops.gatedDeltaBackward(rt, { ...t, starts, dy }, { dq, dk, dv, ddecay, dbeta }, sizes);
     [q.grad, k.grad, v.grad, decay.grad, beta.grad] = [dq, dk, dv, ddecay, dbeta];
   });
-  return tape.gated(gate, tape.norm(ruled, core.norm), core.gateActivation);
+  return tape.gated(gate, tape.norm(ruled, core.norm), { kind: 'gated', activation: core.gateActivation });
 }

@@ -1,9 +1,13 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import type { Rotation } from '../../native/cache-ops.js';
 import { type ActivationName, type AttentionParams, ops } from '../../native/ops.js';
+import { attendSelected, type Selection } from '../model/indexer.js';
+import { xieluTensors } from '../model/mlp.js';
 import type { LinearPlan, NormPlan } from '../model/plan.js';
+import type { GatePlan } from '../model/plan-experts.js';
+import type { XieluPlan } from '../model/plan-mlp.js';
 import type { Batch, BlockWeights } from '../model/program.js';
-import { applyLinear, applyNorm, weightOf } from '../model/weights.js';
+import { applyLinear, applyNorm, splitNames, weightOf } from '../model/weights.js';
 
 /** An activation f32 [T,C] of a block, and the gradient of the loss with respect to it once backward() has come by. */
 export interface Value {
@@ -12,6 +16,9 @@ export interface Value {
   /** Whether a weight that is trained stands before it. */
   readonly wanted: boolean;
 }
+
+/** How a gate acts on what stands beside it. */
+export type GatedPlan = Exclude<GatePlan, { readonly kind: 'plain' }>;
 
 /**
  * A block's operations as they run, each with its vector-Jacobian product (native/ops/backward.h), which backward() runs in the
@@ -45,19 +52,33 @@ export class Tape {
     });
   }
 
-  /** An RMS norm of rows of plan.size, of which x has one or several a token. */
+  /** A norm of rows of plan.size, of which x has one or several a token. */
   norm(x: Value, plan: NormPlan): Value {
     const { rt } = this;
     const rows = (tensor: Tensor) =>
       this.keep(tensor.view([tensor.shape.reduce((a, b) => a * b) / plan.size, plan.size]));
     const from = rows(x.tensor);
-    const y = this.made(this.keep(applyNorm(rt, this.weights, plan, from)).view(x.tensor.shape), x.wanted);
+    const { epsilon: eps, offset, turns } = plan;
+    const apart = plan.split && this.gainsOf(plan);
+    const normed = apart ? rt.allocate('f32', from.shape) : applyNorm(rt, this.weights, plan, from);
+    if (apart) ops.layernorm(rt, from, apart, undefined, normed, { eps, offset, turns });
+    const y = this.made(this.keep(normed).view(x.tensor.shape), x.wanted);
     return this.record(y, (dy) => {
       const { dx, accumulate } = this.into(x);
-      const weight = plan.weight === undefined ? undefined : weightOf(this.weights, plan.weight);
-      const { epsilon: eps, offset } = plan;
-      ops.rmsnormBackward(rt, from, rows(dy), weight, rows(dx), { eps, offset, accumulate });
+      const weight = apart ?? (plan.weight === undefined ? undefined : weightOf(this.weights, plan.weight));
+      const p = { eps, offset, accumulate };
+      if (plan.kind === 'layer') ops.layernormBackward(rt, from, rows(dy), weight, rows(dx), { ...p, turns });
+      else ops.rmsnormBackward(rt, from, rows(dy), weight, rows(dx), p);
     });
+  }
+
+  /** The weights [turns, size] of a norm whose heads have tensors of their own. */
+  private gainsOf(plan: NormPlan): Tensor {
+    const { turns, size } = plan;
+    const gains = this.keep(this.rt.allocate('f32', [turns, size]));
+    for (const [turn, name] of splitNames(plan).entries())
+      ops.cast(this.rt, weightOf(this.weights, name), this.keep(gains.view([size], turn * size)));
+    return gains;
   }
 
   /** Turns x where it lies. */
@@ -71,11 +92,22 @@ export class Tape {
     });
   }
 
-  attention(q: Value, k: Value, v: Value, { starts }: Batch, p: AttentionParams, sinks: Tensor | undefined): Value {
+  /** `selection`: which keys tokens see, which is taken as given. */
+  attention(
+    q: Value,
+    k: Value,
+    v: Value,
+    { starts }: Batch,
+    p: AttentionParams,
+    { sinks, selection }: { readonly sinks?: Tensor | undefined; readonly selection?: Selection | undefined } = {},
+  ): Value {
     const { rt } = this;
     const values = [q, k, v];
     const y = rt.allocate('f32', [q.tensor.shape[0] as number, p.heads * (p.valueDim ?? p.headDim)]);
-    ops.attention(rt, q.tensor, k.tensor, v.tensor, starts, y, p, sinks);
+    const given = { q: q.tensor, k: k.tensor, v: v.tensor };
+    const chosen = selection && { choices: selection.choices, block: selection.block };
+    if (selection) attendSelected(rt, { ...given, y }, selection, { starts }, p);
+    else ops.attention(rt, q.tensor, k.tensor, v.tensor, starts, y, p, sinks);
     return this.record(
       this.made(
         y,
@@ -87,30 +119,42 @@ export class Tape {
           Tensor,
           Tensor,
         ];
-        const of = { q: q.tensor, k: k.tensor, v: v.tensor, starts, dy, ...(sinks && { sinks }) };
-        ops.attentionBackward(rt, of, { dq, dk, dv }, p);
+        const of = { ...given, starts, dy, ...(selection && { selected: selection.indices }), ...(sinks && { sinks }) };
+        ops.attentionBackward(rt, of, { dq, dk, dv }, { ...p, ...chosen });
         for (const [i, grad] of [dq, dk, dv].entries()) (values[i] as Value).grad = grad;
       },
     );
   }
 
-  gated(gate: Value, up: Value, act: ActivationName): Value {
+  gated(gate: Value, up: Value, plan: GatedPlan): Value {
     const { rt } = this;
     const y = rt.allocate('f32', gate.tensor.shape);
-    ops.gatedActivation(rt, gate.tensor, up.tensor, y, { act });
+    if (plan.kind === 'clamped')
+      ops.clampedSwiglu(rt, gate.tensor, up.tensor, y, { alpha: plan.alpha, limit: plan.limit });
+    else if (plan.kind === 'limited') ops.limitedGate(rt, gate.tensor, up.tensor, y, { limit: plan.limit });
+    else ops.gatedActivation(rt, gate.tensor, up.tensor, y, { act: plan.activation });
     return this.record(this.made(y, gate.wanted || up.wanted), (dy) => {
-      const [dgate, dup] = [this.keep(rt.allocate('f32', y.shape)), dy];
-      ops.gatedActivationBackward(rt, { gate: gate.tensor, up: up.tensor, dy }, { dgate, dup }, { act });
-      gate.grad = dgate;
-      up.grad = dup;
+      const [of, out] = [
+        { gate: gate.tensor, up: up.tensor, dy },
+        { dgate: this.keep(rt.allocate('f32', y.shape)), dup: dy },
+      ];
+      if (plan.kind === 'clamped') ops.clampedSwigluBackward(rt, of, out, { alpha: plan.alpha, limit: plan.limit });
+      else if (plan.kind === 'limited') ops.limitedGateBackward(rt, of, out, { limit: plan.limit });
+      else ops.gatedActivationBackward(rt, of, out, { act: plan.activation });
+      gate.grad = out.dgate;
+      up.grad = out.dup;
     });
   }
 
-  activation(x: Value, act: ActivationName): Value {
-    const y = this.rt.allocate('f32', x.tensor.shape);
-    ops.activation(this.rt, x.tensor, y, { act });
+  activation(x: Value, act: ActivationName | XieluPlan): Value {
+    const { rt } = this;
+    const y = rt.allocate('f32', x.tensor.shape);
+    const learned = typeof act === 'string' ? undefined : xieluTensors(this.weights, act);
+    if (learned) ops.xielu(rt, x.tensor, learned, y);
+    else ops.activation(rt, x.tensor, y, { act: act as ActivationName });
     return this.record(this.made(y, x.wanted), (dy) => {
-      ops.activationBackward(this.rt, x.tensor, dy, dy, { act });
+      if (learned) ops.xieluBackward(rt, x.tensor, learned, dy, dy);
+      else ops.activationBackward(rt, x.tensor, dy, dy, { act: act as ActivationName });
       x.grad = dy;
     });
   }

@@ -289,6 +289,7 @@ export const trainingCases: readonly ArgumentCase[] = [
   row('linear_input_gradient', 'dy: f32 4,5; weight: f32 5,6', 'dx: f32 4,6'),
   row('linear_weight_gradient', 'x: f32 4,6; dy: f32 4,5', 'dw: f32 5,6'),
   row('rmsnorm_backward', 'x: f32 4,6; dy: f32 4,6; weight: f32 6', 'dx: f32 4,6', { eps: 1 }),
+  row('layernorm_backward', 'x: f32 4,6; dy: f32 4,6; weight: f32 6', 'dx: f32 4,6', { eps: 1 }),
   row('rope_backward', 'x: f32 4,16; cos: f32 9,4; sin: f32 9,4; positions: i32 4', 'x: f32 4,16', {
     ...{ heads: 2, headDim: 8, rotary: 8, style: 'half' },
   }),
@@ -305,6 +306,21 @@ export const trainingCases: readonly ArgumentCase[] = [
     'dgate: f32 6; dup: f32 6',
     { act: 'silu' },
     'gate',
+  ),
+  row(
+    'clamped_swiglu_backward',
+    'gate: f32 6; up: f32 6; dy: f32 6',
+    'dgate: f32 6; dup: f32 6',
+    { alpha: 1, limit: 7 },
+    'gate',
+  ),
+  row('limited_gate_backward', 'gate: f32 6; up: f32 6; dy: f32 6', 'dgate: f32 6; dup: f32 6', { limit: 7 }, 'gate'),
+  row(
+    'xielu_backward',
+    'x: f32 6; positive: f32 1; negative: f32 1; beta: f32 1; eps: f32 1; dy: f32 6',
+    'dx: f32 6',
+    {},
+    'x',
   ),
   row('output_error', 'y: f32 4,6; target: f32 4,6', 'dy: f32 4,6; sums: f64 4'),
   row('tune_start', 'w: f32 3,8; codes: u8 3,8; scale: f32 3,2; zero: f32 3,2', 'v: f32 3,8', {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cpu/nn/attention.h"
+#include "cpu/nn/selected.h"
 #include "ops/backward.h"
 
 namespace lpq::nn {
@@ -82,7 +83,7 @@ class Backward {
       std::copy(p, p + queries * keys, capped);
     }
     products.into(dp, keys, queries, keys, vd, dy, y_row, 1, v, v_row, 1, 1.0f, false);
-    for (int64_t i = 0; i < queries; ++i) softmax(p + i * keys, dp + i * keys, query + i, begin, keys, head);
+    for (int64_t i = 0; i < queries; ++i) softmax(p + i * keys, dp + i * keys, first, query + i, begin, keys, head);
     products.into(of_.dv.data<float>() + key * v_row + kv_head * vd, v_row, keys, vd, queries, p, 1, keys, dy, 1, y_row,
                   1.0f, true);
     if (s.cap > 0)
@@ -97,7 +98,8 @@ class Backward {
   }
 
   // A row of scores becomes probabilities, and that of their gradient the scores'.
-  void softmax(float* p, float* dp, int64_t token, int64_t begin, int64_t keys, int64_t head) const {
+  void softmax(float* p, float* dp, int64_t first, int64_t token, int64_t begin, int64_t keys, int64_t head) const {
+    if (of_.chosen) return chosen(p, dp, first, token, keys, head);
     const int64_t window = of_.shape.window;
     const int64_t low = window > 0 ? std::max<int64_t>(0, token - window + 1 - begin) : 0, high = token + 1 - begin;
     const VectorKernels& rows = vector_kernels();
@@ -113,6 +115,23 @@ class Backward {
       std::fill(each, each + low, 0.0f);
       std::fill(each + high, each + keys, 0.0f);
     }
+  }
+
+  // Of the keys that the token sees, and 0 for all others.
+  void chosen(float* p, float* dp, int64_t first, int64_t token, int64_t keys, int64_t head) const {
+    const int64_t width = of_.selected->dim(1), top = width / of_.choices, share = of_.shape.heads / of_.choices;
+    static thread_local std::vector<int64_t> seen;
+    named(of_.selected->data<int32_t>() + (first + token) * width + head / share * top, top, of_.block, token + 1,
+          seen);
+    static thread_local std::vector<float> scores, slopes;
+    scores.clear(), slopes.clear();
+    for (const int64_t s : seen) scores.push_back(p[s]), slopes.push_back(dp[s]);
+    const int64_t count = static_cast<int64_t>(seen.size());
+    const VectorKernels& rows = vector_kernels();
+    rows.softmax_backward(scores.data(), slopes.data(), rows.maximum(scores.data(), count), 0, count);
+    std::fill_n(p, keys, 0.0f);
+    std::fill_n(dp, keys, 0.0f);
+    for (size_t i = 0; i < seen.size(); ++i) p[seen[i]] = scores[i], dp[seen[i]] = slopes[i];
   }
 
   const ops::AttentionBackward& of_;

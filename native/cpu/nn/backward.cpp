@@ -46,6 +46,22 @@ void rmsnorm_backward(Call& call, Exec& exec) {
   });
 }
 
+void layernorm_backward(Call& call, Exec& exec) {
+  const ops::LayernormBackward a(call);
+  const int64_t c = a.x.dim(1);
+  std::vector<float> gain(static_cast<size_t>(a.turns * c), 1.0f);
+  if (a.weight) {
+    widen(*a.weight, 0, a.turns * c, gain.data());
+    for (float& value : gain) value += a.offset;
+  }
+  const float *x = a.x.data<float>(), *dy = a.dy.data<float>();
+  float* dx = a.dx.data<float>();
+  exec.pool.for_each(a.x.dim(0), rows_grain(c), [&](int64_t t) {
+    vector_kernels().layernorm_backward(x + t * c, gain.data() + t % a.turns * c, dy + t * c, dx + t * c, c, a.eps,
+                                        a.accumulate);
+  });
+}
+
 // Of x Phi(x): Phi(x) + x phi(x).
 float gelu_slope(float x) {
   const double at = x;
@@ -103,6 +119,7 @@ void output_error(Call& call, Exec& exec) {
 LPQ_OP(linear_input_gradient, "linear_input_gradient");
 LPQ_OP(linear_weight_gradient, "linear_weight_gradient");
 LPQ_OP(rmsnorm_backward, "rmsnorm_backward");
+LPQ_OP(layernorm_backward, "layernorm_backward");
 LPQ_OP(activation_backward, "activation_backward");
 LPQ_OP(gated_activation_backward, "gated_activation_backward");
 LPQ_OP(output_error, "output_error");

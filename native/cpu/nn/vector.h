@@ -27,6 +27,9 @@ struct VectorKernels {
   // Of rmsnorm: dx = (add ? dx : 0) + its gradient for dy; sums in f64. dx may be dy.
   void (*rmsnorm_backward)(const float* x, const float* gain, const float* dy, float* dx, int64_t n, double eps,
                            bool add);
+  // Of layernorm, likewise; the variance of the differences.
+  void (*layernorm_backward)(const float* x, const float* gain, const float* dy, float* dx, int64_t n, double eps,
+                             bool add);
   // dx = act'(x) * dy; dx may be dy.
   void (*activate_backward)(Act act, const float* x, const float* dy, float* dx, int64_t n);
   // dgate = act'(gate) * up * dy, dup = act(gate) * dy; either may be dy.

@@ -131,6 +131,28 @@ void rmsnorm_backward(const float* x, const float* gain, const float* dy, float*
   }
 }
 
+void layernorm_backward(const float* x, const float* gain, const float* dy, float* dx, int64_t n, double eps,
+                        bool add) {
+  const double count = static_cast<double>(n);
+  double sum[kSumLanes] = {};
+  lanes_of(n, [&](int64_t i, int v) { sum[v] += static_cast<double>(x[i]); });
+  const double mean = total(sum) / count;
+  double square[kSumLanes] = {}, level[kSumLanes] = {}, product[kSumLanes] = {};
+  lanes_of(n, [&](int64_t i, int v) {
+    const double d = static_cast<double>(x[i]) - mean, g = static_cast<double>(gain[i] * dy[i]);
+    square[v] += d * d;
+    level[v] += g;
+    product[v] += d * g;
+  });
+  const double inverse = 1.0 / std::sqrt(total(square) / count + eps), all = total(level) / count;
+  const double along = total(product) * inverse * inverse / count;
+  for (int64_t i = 0; i < n; ++i) {
+    const double d = static_cast<double>(x[i]) - mean, g = static_cast<double>(gain[i] * dy[i]);
+    const float made = static_cast<float>((g - all - d * along) * inverse);
+    dx[i] = add ? dx[i] + made : made;
+  }
+}
+
 void activate_backward(Act act, const float* x, const float* dy, float* dx, int64_t n) {
   with_act(act, [&](auto f) {
     for (int64_t i = 0; i < n; ++i) dx[i] = f.slope(x[i]) * dy[i];
@@ -309,6 +331,7 @@ constexpr VectorKernels kTable = {
     .soft_cap = soft_cap,
     .gated = gated,
     .rmsnorm_backward = rmsnorm_backward,
+    .layernorm_backward = layernorm_backward,
     .activate_backward = activate_backward,
     .gated_backward = gated_backward,
     .softmax_backward = softmax_backward,
