@@ -1,9 +1,9 @@
 /**
  * How fast blocks are calibrated beside one of plain attention with the same hidden size and the same MLP or experts: all stages of one
  * block, with the second moments of what its linears read, by the sweeps of `lpq quantize`. One thread, seconds of processor time, the
- * least of several runs. Prints a line a kind and JSON at the end.
+ * least of several runs, which kinds take in turns. Prints a line a kind; --json writes a file.
  *
- *   node dist/bench/quality/blocks.js [--runs 3] [--json FILE]
+ *   node dist/bench/quality/blocks.js [--runs 3] [--kinds 'gated delta rule;Mamba'] [--json FILE]
  */
 import { writeFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
@@ -153,41 +153,43 @@ function sourceOf(config: Config, tensors: ReadonlyMap<string, readonly number[]
   };
 }
 
-/** The least processor seconds of calibrating a block of a config on all sequences. */
-async function secondsOf(config: Config, runs: number): Promise<number> {
+/** Calibrates a block of a config on all sequences, and says how many processor seconds that took. */
+function calibration(config: Config): () => Promise<number> {
   const graph = buildGraph(planModel(architectureOf(config, 'bench'), config, 'bench'));
   const tensors = new Map([graph.outer, ...graph.blocks.map((block) => block.tensors)].flatMap((map) => [...map]));
   const source = sourceOf(config, tensors);
   const sequences = Array.from({ length: SEQUENCES }, () =>
     Int32Array.from({ length: TOKENS }, () => Math.floor((random() + 0.5) * 512)),
   );
-  let least = Number.POSITIVE_INFINITY;
-  for (let run = 0; run <= runs; run++) {
+  return async () => {
     const before = process.cpuUsage();
     await sweepModel([rt], { sequences }, source, graph, graph.blocks, {}, async () => {});
     await rt.sync();
     const { user, system } = process.cpuUsage(before);
-    if (run > 0) least = Math.min(least, (user + system) / 1e6); // the first makes the weights
-  }
-  return least;
+    return (user + system) / 1e6;
+  };
 }
 
-const { values } = parseArgs({ options: { runs: { type: 'string', default: '3' }, json: { type: 'string' } } });
+const { values } = parseArgs({
+  options: { runs: { type: 'string', default: '3' }, kinds: { type: 'string' }, json: { type: 'string' } },
+});
+const asked = values.kinds?.split(';') ?? Object.keys(KINDS);
+const kinds = Object.entries(KINDS).filter(([kind]) =>
+  asked.some((name) => name === kind || KINDS[name]?.beside === kind),
+);
+const blocks = kinds.map(([kind, { config }]) => ({ kind, run: calibration(config) }));
 const seconds = new Map<string, number>();
-const rows = [];
-for (const [kind, { beside = kind, config }] of Object.entries(KINDS)) {
-  seconds.set(kind, await secondsOf(config, Number(values.runs)));
+for (let run = 0; run <= Number(values.runs); run++)
+  for (const block of blocks) {
+    const took = await block.run();
+    // The first makes the weights.
+    if (run > 0) seconds.set(block.kind, Math.min(took, seconds.get(block.kind) ?? Number.POSITIVE_INFINITY));
+  }
+const rows = kinds.map(([kind, { beside = kind, config }]) => {
   const [own, plain] = [kind, beside].map((name) => seconds.get(name) as number) as [number, number];
-  const row = {
-    kind,
-    beside,
-    model_type: config.model_type,
-    seconds: own,
-    rate: (TOKENS * SEQUENCES) / own,
-    ratio: plain / own,
-  };
-  rows.push(row);
-  process.stdout.write(`${kind}: ${row.rate.toFixed(0)} tokens/s, ${row.ratio.toFixed(2)} of ${beside}\n`);
-}
+  const rate = (TOKENS * SEQUENCES) / own;
+  process.stdout.write(`${kind}: ${rate.toFixed(0)} tokens/s, ${(plain / own).toFixed(2)} of ${beside}\n`);
+  return { kind, beside, model_type: config.model_type, seconds: own, rate, ratio: plain / own };
+});
 const result = { hidden: HIDDEN, intermediate: INNER, expert: EXPERT, tokens: TOKENS, sequences: SEQUENCES, rows };
 if (values.json) writeFileSync(values.json, `${JSON.stringify(result, null, 2)}\n`);

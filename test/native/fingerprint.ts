@@ -258,6 +258,33 @@ for (let bits = 1; bits <= 8; bits++) {
   ops.pruneMagnitude(rt, t, { pruned: largest, mask });
   keep('pruned by magnitude', largest, mask);
 }
+{
+  // Widths of several registers, one and a part of one; rows by fours and what is left.
+  const [t, heads, headDim, valueDim, top] = [90, 2, 87, 70, 11];
+  const [q, k, v] = [heads * headDim, headDim, valueDim].map((width) => f32([t, width], random.normals(t * width)));
+  const of = { q: q!, k: k!, starts: i32([0, t]) };
+  const selected = poisoned('i32', [t, top]);
+  ops.indexKeys(
+    rt,
+    { ...of, weights: f32([t, heads], random.normals(t * heads)) },
+    selected,
+    { starts: of.starts },
+    {
+      ...{ heads, top, block: 1, local: 0 },
+    },
+  );
+  const [y, dy] = [
+    poisoned('f32', [t, heads * valueDim]),
+    f32([t, heads * valueDim], random.normals(t * heads * valueDim)),
+  ];
+  const p = { heads, kvHeads: 1, headDim, valueDim, scale: 0.1, choices: 1, block: 1 };
+  ops.selectedAttention(rt, { ...of, v: v!, selected }, y, { starts: of.starts }, p);
+  const out = { dq: poisoned('f32', q!.shape), dk: poisoned('f32', k!.shape), dv: poisoned('f32', v!.shape) };
+  ops.attentionBackward(rt, { ...of, v: v!, dy, selected }, out, p);
+  const dx = poisoned('f32', q!.shape);
+  ops.layernormBackward(rt, q!, f32(q!.shape, random.normals(t * heads * headDim)), undefined, dx, { eps: 1e-5 });
+  keep('chosen keys', selected, y, out.dq, out.dk, out.dv, dx);
+}
 await rt.sync();
 const hashes = results.map(([name, tensor]) => [name, createHash('sha256').update(tensor.bytes()).digest('hex')]);
 console.log(JSON.stringify({ isa: addon().isa(), threads: rt.threads, hashes }));

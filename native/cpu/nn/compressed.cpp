@@ -139,14 +139,14 @@ void compressed_attention(Call& call, Exec& exec) {
         scores.resize(seen.size());
         for (int64_t h = 0; h < a.heads; ++h) {
           const float* q = a.q.data<float>() + (t * a.heads + h) * dim;
-          for (size_t j = 0; j < seen.size(); ++j) scores[j] = a.scale * rows.dot(q, seen[j], dim);
+          rows.dots(q, seen.data(), count, scores.data(), dim);
+          rows.scale(scores.data(), a.scale, scores.data(), count);
           float sink = sinks[static_cast<size_t>(h)];
           const float most = std::max(sink, rows.maximum(scores.data(), count));
           rows.exponentials(&sink, most, &sink, 1);
           const float sum = sink + rows.exponentials(scores.data(), most, scores.data(), count);
           float* y = a.y.data<float>() + (t * a.heads + h) * dim;
-          std::fill(y, y + dim, 0.0f);
-          for (size_t j = 0; j < seen.size(); ++j) rows.add_scaled(y, seen[j], scores[j], y, dim);
+          rows.sum_rows(seen.data(), scores.data(), count, y, dim);
           rows.scale(y, 1.0f / sum, y, dim);
         }
       }

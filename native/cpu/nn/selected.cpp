@@ -1,5 +1,8 @@
 // index_keys, selected_attention: sparse attention, one query at a time.
 #include "ops/selected.h"
+
+#include <functional>
+
 #include "cpu/nn/attention.h"
 #include "cpu/nn/recurrence.h"
 #include "cpu/nn/selected.h"
@@ -54,40 +57,58 @@ std::vector<Place> places_of_runs(const ops::IndexKeys& a, const std::vector<Run
 
 using Scored = std::pair<double, int32_t>;
 
-// The `top` best of more runs, by index. Where the last of them has equals PyTorch takes those that the standard
-// library leaves in front, of the whole row with what is not seen yet; whoever compares with it finds the same here.
-void choose(std::vector<Scored>& scores, int64_t top, int32_t* y) {
+// What a thread chooses with: a score of each run of the sequence, minus infinity where it is not seen yet.
+struct Scores {
+  std::vector<double> of, sorted;
+  std::vector<Scored> named;
+};
+
+// The `top` best of more runs, by index; `seen`: how many are. Where the last of them has equals PyTorch takes those
+// that the standard library leaves in front, of the whole row with what is not seen yet; whoever compares with it finds
+// the same here.
+void choose(Scores& scores, int64_t seen, int64_t top, int32_t* y) {
+  const std::vector<double>& of = scores.of;
+  scores.sorted.assign(of.begin(), of.begin() + static_cast<ptrdiff_t>(seen));
+  const auto last = scores.sorted.begin() + static_cast<ptrdiff_t>(top) - 1;
+  std::nth_element(scores.sorted.begin(), last, scores.sorted.end(), std::greater<>());
+  const double least = *last;
+  if (std::find(last + 1, scores.sorted.end(), least) == scores.sorted.end()) {
+    for (int32_t i = 0, made = 0; made < top; ++i)
+      if (of[static_cast<size_t>(i)] >= least) y[made++] = i;
+    return;
+  }
+  scores.named.clear();
+  for (size_t i = 0; i < of.size(); ++i) scores.named.emplace_back(of[i], static_cast<int32_t>(i));
   const auto better = [](const Scored& a, const Scored& b) { return a.first > b.first; };
-  const auto end = scores.begin() + static_cast<ptrdiff_t>(top);
-  if (static_cast<size_t>(top) * 64 <= scores.size()) std::partial_sort(scores.begin(), end, scores.end(), better);
-  else std::nth_element(scores.begin(), end - 1, scores.end(), better);
-  for (int64_t i = 0; i < top; ++i) y[i] = scores[static_cast<size_t>(i)].second;
+  const auto begin = scores.named.begin(), end = begin + static_cast<ptrdiff_t>(top);
+  if (static_cast<size_t>(top) * 64 <= of.size()) std::partial_sort(begin, end, scores.named.end(), better);
+  else std::nth_element(begin, end - 1, scores.named.end(), better);
+  for (int64_t i = 0; i < top; ++i) y[i] = begin[i].second;
   std::sort(y, y + top);
 }
 
 // Scores of all runs for one choice: that of `head`, or with `weights` of all heads together.
 void score(const ops::IndexKeys& a, const float* q, const float* weights, int64_t head, const float* keys,
-           const Place& place, std::vector<Scored>& scores) {
+           const Place& place, std::vector<double>& scores) {
   const int64_t dim = a.k.dim(1), visible = place.visible, runs = (visible + a.block - 1) / a.block;
   const VectorKernels& rows = vector_kernels();
-  scores.resize(static_cast<size_t>((place.length + a.block - 1) / a.block));
-  for (size_t i = 0; i < scores.size(); ++i)
-    scores[i] = {-std::numeric_limits<double>::infinity(), static_cast<int32_t>(i)};
+  scores.assign(static_cast<size_t>((place.length + a.block - 1) / a.block), -std::numeric_limits<double>::infinity());
+  const int64_t heads = weights ? a.heads : 1;
+  std::vector<const float*> queries;
+  for (int64_t h = 0; h < heads; ++h) queries.push_back(q + (weights ? h : head) * dim);
+  std::vector<float> products(static_cast<size_t>(heads));
   for (int64_t s = 0; s < visible; ++s) {
-    const float* key = keys + s * dim;
-    double made = 0;
-    if (weights) {
-      for (int64_t h = 0; h < a.heads; ++h)
-        made += static_cast<double>(weights[h]) * static_cast<double>(std::max(0.0f, rows.dot(q + h * dim, key, dim)));
-    } else {
-      made = static_cast<double>(rows.dot(q + head * dim, key, dim));
-    }
+    rows.dots(keys + s * dim, queries.data(), heads, products.data(), dim);
+    double made = weights ? 0 : static_cast<double>(products[0]);
+    if (weights)
+      for (int64_t h = 0; h < heads; ++h)
+        made += static_cast<double>(weights[h]) * static_cast<double>(std::max(0.0f, products[static_cast<size_t>(h)]));
     if (std::isnan(made)) throw Failure("LPQ_NATIVE_NUMERICS", "a score of the indexer is NaN");
-    double& best = scores[static_cast<size_t>(s / a.block)].first;
+    double& best = scores[static_cast<size_t>(s / a.block)];
     best = std::max(best, made);
   }
   for (int64_t i = std::max<int64_t>(0, runs - a.local); i < runs; ++i)
-    scores[static_cast<size_t>(i)].first = std::numeric_limits<double>::infinity();
+    scores[static_cast<size_t>(i)] = std::numeric_limits<double>::infinity();
 }
 
 void index_keys(Call& call, Exec& exec) {
@@ -105,7 +126,7 @@ void index_keys(Call& call, Exec& exec) {
       std::copy(from, from + run.count * dim, run.state + earlier * dim);
     }
   exec.pool.parallel_for(tokens, 4, [&](int64_t begin, int64_t end, int) {
-    std::vector<Scored> scores;
+    Scores scores;
     for (int64_t t = begin; t < end; ++t) {
       const Place& at = place[static_cast<size_t>(t)];
       const int64_t visible = at.visible;
@@ -116,8 +137,8 @@ void index_keys(Call& call, Exec& exec) {
       }
       for (int64_t c = 0; c < a.choices; ++c) {
         score(a, a.q.data<float>() + t * a.q.dim(1), a.weights ? a.weights->data<float>() + t * a.heads : nullptr, c,
-              keys + at.row * dim, at, scores);
-        choose(scores, a.top, y + c * a.top);
+              keys + at.row * dim, at, scores.of);
+        choose(scores, (visible + a.block - 1) / a.block, a.top, y + c * a.top);
       }
     }
   });
@@ -136,30 +157,42 @@ void selected_attention(Call& call, Exec& exec) {
   const VectorKernels& rows = vector_kernels();
   exec.pool.parallel_for(tokens, 1, [&](int64_t begin, int64_t end, int) {
     std::vector<int64_t> seen;
-    std::vector<float> scores, wide(static_cast<size_t>(std::max(of.head_dim, of.value_dim)));
-    // A row of keys or values in f32.
-    const auto row = [&](const Tensor& x, int64_t at, int64_t width) -> const float* {
-      if (x.dtype == DType::f32) return x.data<float>() + at;
-      widen(x, at, width, wide.data());
-      return wide.data();
+    std::vector<const float*> keys, values;
+    std::vector<float> scores, wide_keys, wide_values;
+    // Rows of keys or values in f32, of those that are seen.
+    const auto rows_of = [&](const Tensor& x, int64_t first, int64_t pitch, int64_t column, int64_t width,
+                             std::vector<float>& wide, std::vector<const float*>& found) {
+      found.clear();
+      if (x.dtype != DType::f32) wide.resize(seen.size() * static_cast<size_t>(width));
+      for (size_t i = 0; i < seen.size(); ++i) {
+        const int64_t at = (first + seen[i]) * pitch + column;
+        if (x.dtype == DType::f32) {
+          found.push_back(x.data<float>() + at);
+          continue;
+        }
+        float* to = wide.data() + i * static_cast<size_t>(width);
+        widen(x, at, width, to);
+        found.push_back(to);
+      }
     };
     for (int64_t t = begin; t < end; ++t) {
       const int64_t first = place[static_cast<size_t>(t)].row, visible = place[static_cast<size_t>(t)].visible;
       for (int64_t head = 0; head < of.heads; ++head) {
-        if (head % share == 0)
+        const bool again = head % share != 0;
+        if (!again)
           named(a.selected.data<int32_t>() + t * a.selected.dim(1) + head / share * top, top, a.block, visible, seen);
-        const int64_t kv = head / (of.heads / of.kv_heads), count = static_cast<int64_t>(seen.size());
+        const int64_t group = of.heads / of.kv_heads, kv = head / group, count = static_cast<int64_t>(seen.size());
+        if (!again || head % group == 0) {
+          rows_of(a.k, first, of.keys(), kv * of.head_dim, of.head_dim, wide_keys, keys);
+          rows_of(a.v, first, of.values(), kv * of.value_dim, of.value_dim, wide_values, values);
+        }
         const float* q = a.q.data<float>() + t * of.queries() + head * of.head_dim;
         scores.resize(seen.size());
-        for (size_t i = 0; i < seen.size(); ++i)
-          scores[i] = of.scale *
-                      rows.dot(q, row(a.k, (first + seen[i]) * of.keys() + kv * of.head_dim, of.head_dim), of.head_dim);
+        rows.dots(q, keys.data(), count, scores.data(), of.head_dim);
+        rows.scale(scores.data(), of.scale, scores.data(), count);
         const float sum = rows.exponentials(scores.data(), rows.maximum(scores.data(), count), scores.data(), count);
         float* y = a.y.data<float>() + t * of.outputs() + head * of.value_dim;
-        std::fill(y, y + of.value_dim, 0.0f);
-        for (size_t i = 0; i < seen.size(); ++i)
-          rows.add_scaled(y, row(a.v, (first + seen[i]) * of.values() + kv * of.value_dim, of.value_dim), scores[i], y,
-                          of.value_dim);
+        rows.sum_rows(values.data(), scores.data(), count, y, of.value_dim);
         rows.scale(y, 1.0f / sum, y, of.value_dim);
       }
     }

@@ -61,6 +61,10 @@ struct VectorKernels {
   void (*scan_token)(float* s, int64_t rows, const float* rate, const float* step, const float* b, const float* c,
                      const float* x, float* y);
   float (*dot)(const float* a, const float* b, int64_t n);
+  // y[r] = dot(a, rows[r]) of `count` rows.
+  void (*dots)(const float* a, const float* const* rows, int64_t count, float* y, int64_t n);
+  // y = 0, then add_scaled(y, rows[r], scales[r]) row by row.
+  void (*sum_rows)(const float* const* rows, const float* scales, int64_t count, float* y, int64_t n);
 };
 
 const VectorKernels& generic_vector();

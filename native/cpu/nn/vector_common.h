@@ -1,6 +1,8 @@
 // The loops behind vector.h, compiled once an instruction set and vectorised by the compiler. Static, as in
 // cpu/linalg/kernels_common.h.
 #pragma once
+#include <cstring>
+
 #include "cpu/math.h"
 #include "cpu/nn/vector.h"
 #include "lpq/half.h"
@@ -324,6 +326,78 @@ float dot(const float* a, const float* b, int64_t n) {
   return total(sum);
 }
 
+// As many floats as a register holds.
+#if defined(__AVX512F__)
+constexpr int kWide = 16;
+#elif defined(__AVX2__)
+constexpr int kWide = 8;
+#else
+constexpr int kWide = 4;
+#endif
+typedef float Wide __attribute__((vector_size(kWide * sizeof(float))));
+typedef float Four __attribute__((vector_size(4 * sizeof(float))));
+
+template <class Vector>
+inline Vector load(const float* x) {
+  Vector made;
+  std::memcpy(&made, x, sizeof made);
+  return made;
+}
+
+// kRows dots at once, whose sums do not wait for each other.
+template <int kRows>
+inline void some_dots(const float* a, const float* const* rows, float* y, int64_t n) {
+  constexpr int kParts = kSumLanes / kWide;
+  Wide sum[kRows][kParts] = {};
+  int64_t i = 0;
+  for (; i + kSumLanes <= n; i += kSumLanes)
+#pragma GCC unroll 4
+    for (int p = 0; p < kParts; ++p) {
+      const Wide factor = load<Wide>(a + i + p * kWide);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) sum[r][p] += factor * load<Wide>(rows[r] + i + p * kWide);
+    }
+  float lanes[kRows][kSumLanes];
+  std::memcpy(lanes, sum, sizeof lanes);
+  for (; i < n; ++i)
+    for (int r = 0; r < kRows; ++r) lanes[r][i % kSumLanes] += a[i] * rows[r][i];
+  for (int r = 0; r < kRows; ++r) {  // as total() adds them
+    const float* lane = lanes[r];
+    const Four four = (load<Four>(lane) + load<Four>(lane + 8)) + (load<Four>(lane + 4) + load<Four>(lane + 12));
+    y[r] = (four[0] + four[2]) + (four[1] + four[3]);
+  }
+}
+
+void dots(const float* a, const float* const* rows, int64_t count, float* y, int64_t n) {
+  constexpr int kRows = kWide == 4 ? 2 : 4;
+  int64_t r = 0;
+  for (; r + kRows <= count; r += kRows) some_dots<kRows>(a, rows + r, y + r, n);
+  for (; r < count; ++r) some_dots<1>(a, rows + r, y + r, n);
+}
+
+template <int kParts>
+inline void some_columns_sum(const float* const* rows, const float* scales, int64_t count, float* y, int64_t first) {
+  Wide sum[kParts] = {};
+  for (int64_t r = 0; r < count; ++r) {
+    const float *row = rows[r] + first, scale = scales[r];
+#pragma GCC unroll 8
+    for (int p = 0; p < kParts; ++p) sum[p] += load<Wide>(row + p * kWide) * scale;
+  }
+  std::memcpy(y + first, sum, sizeof sum);
+}
+
+void sum_rows(const float* const* rows, const float* scales, int64_t count, float* y, int64_t n) {
+  int64_t first = 0;
+  for (; first + 8 * kWide <= n; first += 8 * kWide) some_columns_sum<8>(rows, scales, count, y, first);
+  for (; first + 4 * kWide <= n; first += 4 * kWide) some_columns_sum<4>(rows, scales, count, y, first);
+  for (; first + kWide <= n; first += kWide) some_columns_sum<1>(rows, scales, count, y, first);
+  for (; first < n; ++first) {
+    float sum = 0;
+    for (int64_t r = 0; r < count; ++r) sum += rows[r][first] * scales[r];
+    y[first] = sum;
+  }
+}
+
 constexpr VectorKernels kTable = {
     .rmsnorm = rmsnorm,
     .layernorm = layernorm,
@@ -349,6 +423,8 @@ constexpr VectorKernels kTable = {
     .decay_token = decay_token,
     .scan_token = scan_token,
     .dot = dot,
+    .dots = dots,
+    .sum_rows = sum_rows,
 };
 
 }  // namespace
