@@ -39,6 +39,8 @@ export interface Architecture {
   readonly published?: PublishedKeys;
   /** Present where a block has one branch, with the names of attention, MLP and experts alike. */
   readonly single?: SingleBranch;
+  /** What a checkpoint has otherwise whose tensors have one that ends so: as its authors publish it, where classes save it by other names. */
+  readonly spelled?: readonly { readonly has: string; readonly as: Partial<Architecture> }[];
   /** Names in blocks, and what checkpoints without those have instead. */
   readonly respelled?: readonly (readonly [name: string, instead: string])[];
   /** Keys that change the computation in ways lpq does not know, with the only value it takes; absent and null pass. */

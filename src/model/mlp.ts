@@ -61,7 +61,8 @@ function inner(rt: NativeRuntime, weights: BlockWeights, plan: MlpPlan, x: Tenso
     const [gate, up] = [apply(plan.gate), apply(plan.up)];
     if (plan.gateScale !== undefined) ops.scaleRows(rt, gate, undefined, gate, { factor: plan.gateScale });
     if (plan.deviations !== undefined) ops.gaussianTopK(rt, gate, gate, { deviations: plan.deviations });
-    ops.gatedActivation(rt, gate, up, gate, { act });
+    if (plan.clamped) ops.clampedSwiglu(rt, gate, up, gate, plan.clamped);
+    else ops.gatedActivation(rt, gate, up, gate, { act });
     up.dispose();
     return gate;
   }
@@ -75,7 +76,7 @@ function inner(rt: NativeRuntime, weights: BlockWeights, plan: MlpPlan, x: Tenso
     ops.placeColumns(rt, gate, whole, { first: 0 });
     gate.dispose();
   }
-  if (plan.kind === 'fused' && plan.clamped) {
+  if (plan.clamped) {
     const [gate, up] = halves(rt, whole);
     ops.clampedSwiglu(rt, gate, up, gate, plan.clamped);
     up.dispose();

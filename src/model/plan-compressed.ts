@@ -178,11 +178,22 @@ function rateOf(config: Config, type: string): number {
 }
 
 function ropeOf(config: Config, kind: 'main' | 'compress', headDim: number, rotary: number): RopeSpec {
-  const own = config.object('rope_parameters')?.object(kind);
+  const own = config.object('rope_parameters')?.object(kind) ?? publishedRope(config, kind);
   if (!own) throw config.error('rope_parameters', `has no object '${kind}'`, null, 'objects main and compress');
   const inner = new Config({ ...config.raw, rope_parameters: own.raw }, `'rope_parameters' of '${kind}'`);
   const theta = kind === 'main' ? 10_000 : settingNumber(config, { keys: ['compress_rope_theta'], otherwise: 160_000 });
   const spec = ropeSpec(inner, { style: 'interleaved', theta, partial: true, share: rotary / headDim }, headDim);
   if (spec.rotary === rotary) return spec;
   throw config.error('qk_rope_head_dim', 'is not what partial_rotary_factor says', rotary, spec.rotary);
+}
+
+/** What files say that have one object for all blocks: those without entries turn by the plain angles. */
+function publishedRope(config: Config, kind: 'main' | 'compress'): Config | undefined {
+  const written = config.object('rope_parameters') ?? config.object('rope_scaling');
+  if (written?.find('main', 'compress')) return undefined;
+  const where = `'rope_parameters' of '${kind}'`;
+  const theta = (key: string) => (config.find(key) ? { rope_theta: config.number([key]) } : {});
+  if (kind === 'main') return new Config({ rope_type: 'default', ...theta('rope_theta') }, where);
+  // YaRN's factor of the angles' cosines is not applied.
+  return new Config({ attention_factor: 1, ...written?.raw, ...theta('compress_rope_theta') }, where);
 }

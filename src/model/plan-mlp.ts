@@ -18,6 +18,13 @@ export interface GatedMlpPlan extends BranchPlan {
   readonly deviations?: number;
   /** Multiplies what gate makes. */
   readonly gateScale?: number;
+  /** In the place of the activation. */
+  readonly clamped?: ClampedGate;
+}
+
+export interface ClampedGate {
+  readonly alpha: number;
+  readonly limit: number;
 }
 
 /** gateUp has the rows of gate, then those of up. */
@@ -27,7 +34,7 @@ export interface FusedMlpPlan extends BranchPlan {
   readonly down: LinearPlan;
   readonly activation: Activation;
   /** In the place of the activation. */
-  readonly clamped?: { readonly alpha: number; readonly limit: number };
+  readonly clamped?: ClampedGate;
 }
 
 export interface PlainMlpPlan extends BranchPlan {
@@ -67,12 +74,10 @@ export function mlpPlan(
     const act = activation === 'xielu' ? xieluPlan(`${prefix}${table.names.xielu}`) : activation;
     return { kind: 'plain', up: into(table.names.up), ...around, activation: act };
   }
-  const common = { ...around, activation: activation as Activation };
-  if (table.kind === 'fused') {
-    const { gate } = table;
-    const clamped = gate && { alpha: positive(config, gate.alpha), limit: positive(config, gate.limit) };
-    return { kind: 'fused', gateUp: into(table.names.gateUp, 2 * inner), ...common, ...(clamped && { clamped }) };
-  }
+  const { clamp } = table;
+  const clamped = clamp && { alpha: positive(config, clamp.alpha), limit: positive(config, clamp.limit) };
+  const common = { ...around, activation: activation as Activation, ...(clamped && { clamped }) };
+  if (table.kind === 'fused') return { kind: 'fused', gateUp: into(table.names.gateUp, 2 * inner), ...common };
   const deviations = deviationsOf(config, table, index, layers);
   const gated = { kind: 'gated' as const, gate: into(table.names.gate), up: into(table.names.up), ...common };
   return {

@@ -15,14 +15,21 @@ export function withClassKeys(keys: PublishedKeys | undefined, raw: Json, where:
     ...(keys.within && keysWithin(keys.within, config)),
     ...(keys.blockTypes && typesOf(keys.blockTypes, config)),
   };
+  const blocks = Number.isSafeInteger(raw.num_hidden_layers) ? (raw.num_hidden_layers as number) : MOST_BLOCKS;
   for (const { key, as, of } of keys.lists) {
     if (!Array.isArray(raw[key])) continue;
-    made[as] = config.list(key, 'number').map((value, index) => {
-      const name = of[value];
+    const named = config.list(key, 'number').map((value, index) => {
+      const name = (of as Readonly<Record<number, string>>)[value];
       if (name !== undefined) return name;
-      throw config.error(key, `does not say what block ${index} is`, value, `0 to ${of.length - 1}`);
+      throw config.error(key, `does not say what block ${index} is`, value, Object.keys(of).join(' or '));
     });
+    made[as] ??= named.slice(0, blocks);
     delete made[key];
+  }
+  for (const { key, as, first, others } of keys.firsts ?? []) {
+    if (raw[key] === undefined || raw[key] === null || made[as]) continue;
+    const count = config.count([key], undefined, 0, MOST_BLOCKS);
+    made[as] = Array.from({ length: Math.min(blocks, MOST_BLOCKS) }, (_, index) => (index < count ? first : others));
   }
   for (const [key, { as, times = 1 }] of Object.entries(keys.same)) {
     const [got, other] = [config.number([key]), config.number([as])];

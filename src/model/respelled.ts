@@ -3,10 +3,18 @@ import type { WeightShapes } from './source.js';
 
 /** The table with other names in blocks where this checkpoint has those and not the table's, and convolutions cut as it has them. */
 export function respelledBlocks(table: Architecture, source: WeightShapes): Architecture {
-  const named = renamed(table, source);
+  const named = renamed(spelledFor(table, source.names()), source);
   const equal = named.recurrent?.mixer.kind === 'delta' && equalConvs(named.recurrent.mixer.names.convs, source);
   if (!equal || named.recurrent?.mixer.kind !== 'delta') return named;
   return { ...named, recurrent: { ...named.recurrent, mixer: { ...named.recurrent.mixer, equalConvs: true } } };
+}
+
+/** The table as checkpoints with these tensors are published. */
+export function spelledFor(table: Architecture, tensors: Iterable<string>): Architecture {
+  if (!table.spelled) return table;
+  const names = [...tensors];
+  const found = table.spelled.find(({ has }) => names.some((name) => name.endsWith(has)));
+  return found ? { ...table, ...found.as } : table;
 }
 
 function renamed(table: Architecture, source: WeightShapes): Architecture {

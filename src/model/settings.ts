@@ -23,7 +23,9 @@ function configOf(table: Architecture, raw: Readonly<Record<string, unknown>>, d
   if (!text) throw whole.error(key, 'is missing', null, 'the settings of the language model');
   // The whole model's word counts: its class makes the head.
   const tied = raw.tie_word_embeddings ?? text.raw.tie_word_embeddings;
-  return new Config({ ...table.defaults, ...text.raw, tie_word_embeddings: tied }, `${dir}/config.json: '${key}'`);
+  const where = `${dir}/config.json: '${key}'`;
+  const settings = withClassKeys(table.published, text.raw, where);
+  return new Config({ ...table.defaults, ...settings, tie_word_embeddings: tied }, where);
 }
 
 /** Refuses settings that change the computation in a way that the table does not describe. */

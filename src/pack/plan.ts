@@ -56,7 +56,8 @@ export function planPack(checkpoint: CanonicalCheckpoint, targetName: string, ra
     const { dtype, shape } = checkpoint.weights.spec(name);
     return { name, dtype, shape };
   });
-  const roles = rolesOf(checkpoint.config);
+  const quantized = checkpoint.moduleNames().map((name) => `${name}.weight`);
+  const roles = rolesOf(checkpoint.config, [...quantized, ...carried.map(({ name }) => name)]);
   const plainLinears = carried.filter(isLinear).map(({ name }) => name.slice(0, -'.weight'.length));
   const model = { checkpoint, decisions, plainLinears, ranks, roles };
   return {

@@ -21,7 +21,8 @@ export interface PlannedCheckpoint {
  */
 export function previewPack(planned: PlannedCheckpoint, targetName: string): void {
   const { target, decisions } = previewDecisions(planned, targetName);
-  const refused = refusal(planned.dir, target, decisions, rolesOf(planned.config), 1);
+  const weights = [...planned.modules.keys()].map((name) => `${name}.weight`);
+  const refused = refusal(planned.dir, target, decisions, rolesOf(planned.config, weights), 1);
   if (refused) throw refused;
 }
 

@@ -3,6 +3,7 @@ import { knownArchitecture } from '../model/architectures/index.js';
 import { isBeside, spellings } from '../model/named.js';
 import { blockCount } from '../model/plan.js';
 import { predictionRoot } from '../model/plan-prediction.js';
+import { spelledFor } from '../model/respelled.js';
 
 /** What the modules of a model are to the programs that load it, as far as its architecture's table is known. */
 export interface ModelRoles {
@@ -26,9 +27,10 @@ export interface ModelRoles {
   readonly storedFused: boolean;
 }
 
-/** By the model's config.json; of an architecture without a table by the names that most models give. */
-export function rolesOf(config: Readonly<Record<string, unknown>>): ModelRoles {
-  const table = knownArchitecture(config);
+/** By the model's config.json and tensors; of an architecture without a table by the names that most models give. */
+export function rolesOf(config: Readonly<Record<string, unknown>>, tensors: Iterable<string>): ModelRoles {
+  const known = knownArchitecture(config);
+  const table = known && spelledFor(known, tensors);
   const name = table?.names.head ?? 'lm_head';
   const head = ending(name);
   const expert = table ? expertPattern(table) : /\.experts\.\d+\./;

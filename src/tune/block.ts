@@ -120,10 +120,9 @@ function mixed(
 
 function innerOf(tape: Tape, plan: MlpPlan, x: Value): Value {
   if (plan.kind === 'plain') return tape.activation(tape.linear(x, plan.up), plan.activation);
-  const gate: GatedPlan =
-    plan.kind === 'fused' && plan.clamped
-      ? { kind: 'clamped', ...plan.clamped }
-      : { kind: 'gated', activation: plan.activation };
+  const gate: GatedPlan = plan.clamped
+    ? { kind: 'clamped', ...plan.clamped }
+    : { kind: 'gated', activation: plan.activation };
   if (plan.kind === 'gated') {
     const scaled = tape.scaled(tape.linear(x, plan.gate), plan.gateScale ?? 1);
     return tape.gated(scaled, tape.linear(x, plan.up), gate);

@@ -34,12 +34,17 @@ export async function engineOf(flags: EngineFlags): Promise<Engine | undefined> 
   return (await import('../../engines/index.js')).engineNamed(flags.for, flags.untested === true);
 }
 
-/** What engines ask about a model, by its config.json. */
-export async function engineModel(config: Readonly<Record<string, unknown>>): Promise<EngineModel> {
+/** What engines ask about a model, by its config.json and tensors. */
+export async function engineModel(
+  config: Readonly<Record<string, unknown>>,
+  tensors: Iterable<string>,
+): Promise<EngineModel> {
   const { knownArchitecture } = await import('../../model/architectures/index.js');
+  const { spelledFor } = await import('../../model/respelled.js');
   const text = config.text_config as Record<string, unknown> | undefined;
   const dtype = config.dtype ?? config.torch_dtype ?? text?.dtype ?? text?.torch_dtype;
-  const experts = knownArchitecture(config)?.experts;
+  const known = knownArchitecture(config);
+  const experts = known && spelledFor(known, tensors).experts;
   return {
     dtype: typeof dtype === 'string' ? dtype : undefined,
     experts:
@@ -50,8 +55,9 @@ export async function engineModel(config: Readonly<Record<string, unknown>>): Pr
 /** The pack target for a quantized checkpoint. Throws LPQ_ENGINE naming a module that the engine does not read. */
 export async function targetOf(engine: Engine, input: CanonicalCheckpoint): Promise<string> {
   const { engineTarget } = await import('../../engines/settle.js');
+  const tensors = input.moduleNames().map((name) => `${name}.weight`);
   const schemes = new Map(input.moduleNames().map((name) => [name, schemeOfModule(input.module(name))] as const));
-  return engineTarget(engine, schemes, await engineModel(input.config));
+  return engineTarget(engine, schemes, await engineModel(input.config, tensors));
 }
 
 /** The scheme that a module's declaration says. */

@@ -65,7 +65,7 @@ export async function targeted(options: QuantizeOptions, { engine, output }: Dep
     planQuantization(openBlocks(checkpoint, request.mtp), request);
     const modules = plannedModules(checkpoint, { ...request, codes: methodOf(settings).codes });
     const schemes = new Map([...modules].map(([name, module]) => [name, schemeOfModule(module)] as const));
-    const packTarget = engineTarget(engine, schemes, await engineModel(checkpoint.config));
+    const packTarget = engineTarget(engine, schemes, await engineModel(checkpoint.config, checkpoint.names()));
     return { ...options, packTarget, reportAs: output };
   } finally {
     checkpoint.close();
@@ -93,7 +93,7 @@ export async function deploy(
 async function modelOf(source: string) {
   const checkpoint = SourceCheckpoint.open(source);
   try {
-    return await engineModel(checkpoint.config);
+    return await engineModel(checkpoint.config, checkpoint.names());
   } finally {
     checkpoint.close();
   }

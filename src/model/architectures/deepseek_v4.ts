@@ -12,6 +12,16 @@ const compressor = (path: string) => ({
 });
 const connection = (name: string) => ({ linear: `${name}_fn`, base: `${name}_base`, scale: `${name}_scale` });
 
+const hyper: NonNullable<Architecture['hyper']> = {
+  attention: connection('hc_attn'),
+  mlp: connection('hc_ffn'),
+  head: connection('model.hc_head.hc'),
+  streams: ['hc_mult'],
+  iterations: ['hc_sinkhorn_iters'],
+  epsilon: { keys: ['hc_eps'], otherwise: 1e-6 },
+  carried: { 'hyper-connections': CONNECTIONS_STAY },
+};
+
 /** DeepSeek-V4: compressed attention, hyper-connections, and experts that a table of token ids chooses in the first blocks. */
 export const deepseekV4: Architecture = {
   ...llama,
@@ -24,7 +34,30 @@ export const deepseekV4: Architecture = {
     norm_topk_prob: true,
     scoring_func: 'sqrtsoftplus',
   },
+  // The class's, where config.json leaves them out.
+  defaults: { compress_rates: { compressed_sparse_attention: 4, heavily_compressed_attention: 128 } },
+  published: {
+    lists: [
+      {
+        key: 'compress_ratios',
+        as: 'layer_types',
+        of: { 0: 'sliding_attention', 4: 'compressed_sparse_attention', 128: 'heavily_compressed_attention' },
+      },
+    ],
+    firsts: [{ key: 'num_hash_layers', as: 'mlp_layer_types', first: 'hash_moe', others: 'moe' }],
+    same: {},
+  },
   names: { ...llama.names, head: 'head' },
+  spelled: [
+    {
+      has: 'hc_head_fn',
+      as: {
+        names: { embedding: 'embed', finalNorm: 'norm', head: 'head', block: 'layers.{layer}.' },
+        hyper: { ...hyper, head: connection('hc_head') },
+      },
+    },
+  ],
+  respelled: [['attn.norm', 'attn.kv_norm']],
   compressed: {
     names: {
       norm: 'attn_norm',
@@ -50,15 +83,7 @@ export const deepseekV4: Architecture = {
     },
     carried: { indexers: INDEXERS_STAY, compressors: COMPRESSORS_STAY, "groups' output linears": GROUPS_STAY },
   },
-  hyper: {
-    attention: connection('hc_attn'),
-    mlp: connection('hc_ffn'),
-    head: connection('model.hc_head.hc'),
-    streams: ['hc_mult'],
-    iterations: ['hc_sinkhorn_iters'],
-    epsilon: { keys: ['hc_eps'], otherwise: 1e-6 },
-    carried: { 'hyper-connections': CONNECTIONS_STAY },
-  },
+  hyper,
   mlp: {
     kind: 'gated',
     names: { norm: 'ffn_norm', gate: 'ffn.w1', up: 'ffn.w3', down: 'ffn.w2' },

@@ -3,13 +3,13 @@ import { INDEXERS_STAY } from '../plan-indexer.js';
 import type { ClampTable } from '../tables/mlp.js';
 import { llama } from './llama.js';
 
-const gate: ClampTable = {
+const clamp: ClampTable = {
   alpha: { keys: ['swiglu_alpha'], otherwise: 1.702 },
   limit: { keys: ['swiglu_limit'], otherwise: 7 },
 };
 
 /** MiniMax-M3's language model: runs of keys that an indexer chooses, clamped gates, a shared expert beside sigmoid shares. */
-export const minimaxM3Text: Architecture = {
+const saved: Architecture = {
   ...llama,
   modelType: 'minimax_m3_vl_text',
   className: 'MiniMaxM3VLForCausalLM',
@@ -25,8 +25,15 @@ export const minimaxM3Text: Architecture = {
     index_topk_blocks: 16,
     index_local_blocks: 1,
   },
-  // Older files list their dense blocks under it.
-  only: { moe_layer_freq: null },
+  only: {
+    attention_output_gate: false,
+    use_gemma_norm: true,
+    use_qk_norm: true,
+    qk_norm_type: 'per_head',
+    scoring_func: 'sigmoid',
+    swiglu_beta: 1,
+  },
+  published: { lists: [{ key: 'moe_layer_freq', as: 'mlp_layer_types', of: ['dense', 'sparse'] }], same: {} },
   norm: { ...llama.norm, offset: 1 },
   attention: {
     ...llama.attention,
@@ -59,7 +66,7 @@ export const minimaxM3Text: Architecture = {
     bias: false,
     activation: { keys: [], otherwise: 'silu' },
     intermediate: ['dense_intermediate_size'],
-    gate,
+    clamp,
   },
   experts: {
     names: {
@@ -75,7 +82,7 @@ export const minimaxM3Text: Architecture = {
     scoring: 'sigmoid',
     normalize: true,
     scale: { keys: ['routed_scaling_factor'], otherwise: 2 },
-    gate,
+    gate: clamp,
     shared: {
       names: { gateUp: 'mlp.shared_experts.gate_up_proj', down: 'mlp.shared_experts.down_proj' },
       intermediate: { keys: ['shared_intermediate_size'] },
@@ -88,4 +95,62 @@ export const minimaxM3Text: Architecture = {
       { tensor: 'mlp.experts.down_proj', parts: ['down'], stored: 'out-in' },
     ],
   },
+};
+
+const sparse = 'block_sparse_moe';
+const { fused: _, ...experts } = saved.experts as NonNullable<Architecture['experts']>;
+
+/** The same, and as it is published: gates apart from what they multiply, one tensor an expert, indexers beside attention's linears. */
+export const minimaxM3Text: Architecture = {
+  ...saved,
+  spelled: [
+    {
+      has: `${sparse}.experts.0.w1.weight`,
+      as: {
+        attention: {
+          ...saved.attention,
+          indexer: {
+            ...(saved.attention.indexer as NonNullable<Architecture['attention']['indexer']>),
+            names: {
+              q: 'self_attn.index_q_proj',
+              k: 'self_attn.index_k_proj',
+              qNorm: 'self_attn.index_q_norm',
+              kNorm: 'self_attn.index_k_norm',
+            },
+          },
+        },
+        mlp: {
+          kind: 'gated',
+          names: {
+            norm: 'post_attention_layernorm',
+            gate: 'mlp.gate_proj',
+            up: 'mlp.up_proj',
+            down: 'mlp.down_proj',
+          },
+          bias: false,
+          activation: saved.mlp.activation,
+          intermediate: saved.mlp.intermediate,
+          clamp,
+        },
+        experts: {
+          ...experts,
+          names: {
+            router: `${sparse}.gate`,
+            gate: `${sparse}.experts.{expert}.w1`,
+            up: `${sparse}.experts.{expert}.w3`,
+            down: `${sparse}.experts.{expert}.w2`,
+            choiceBias: `${sparse}.e_score_correction_bias`,
+          },
+          shared: {
+            names: {
+              gate: `${sparse}.shared_experts.gate_proj`,
+              up: `${sparse}.shared_experts.up_proj`,
+              down: `${sparse}.shared_experts.down_proj`,
+            },
+            intermediate: { keys: ['shared_intermediate_size'] },
+          },
+        },
+      },
+    },
+  ],
 };

@@ -6,6 +6,7 @@ import { gemma3nText } from './gemma3n.js';
 import { gemma4Text } from './gemma4.js';
 import { glm4v } from './glm4.js';
 import { llama4Text } from './llama4.js';
+import { minimaxM3Text } from './minimax_m3.js';
 import { ministral3 } from './ministral3.js';
 import { mistral } from './mistral.js';
 import { qwen25Vl } from './qwen2.js';
@@ -100,6 +101,13 @@ const MULTIMODAL: readonly Multimodal[] = [
     modelType: 'llama4',
     className: 'Llama4ForConditionalGeneration',
     language: { llama4_text: llama4Text },
+    published: [WRAPPED],
+    tied: false,
+  },
+  {
+    modelType: 'minimax_m3_vl',
+    className: 'MiniMaxM3SparseForConditionalGeneration',
+    language: { minimax_m3_vl_text: minimaxM3Text, minimax_m3_text: minimaxM3Text },
     published: [WRAPPED],
     tied: false,
   },

@@ -32,6 +32,8 @@ interface MlpNorms {
 export interface GatedMlpTable extends MlpCommon {
   readonly kind?: 'gated';
   readonly names: MlpNorms & { readonly gate: string; readonly up: string; readonly down: string };
+  /** As of FusedMlpTable. */
+  readonly clamp?: ClampTable;
 }
 
 /** The same with one linear for gate and up: the rows of gate, then those of up. */
@@ -39,7 +41,7 @@ export interface FusedMlpTable extends MlpCommon {
   readonly kind: 'fused';
   readonly names: MlpNorms & { readonly gateUp: string; readonly down: string };
   /** GPT-OSS's clamped gate in the place of the activation. */
-  readonly gate?: ClampTable;
+  readonly clamp?: ClampTable;
 }
 
 export interface ClampTable {

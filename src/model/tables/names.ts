@@ -1,7 +1,18 @@
 /** What the authors' config.json calls otherwise than the class does. */
 export interface PublishedKeys {
-  /** A list of numbers under `key`: the class's list `as`, of the names at those indices. */
-  readonly lists: readonly { readonly key: string; readonly as: string; readonly of: readonly string[] }[];
+  /** A list of numbers under `key`, for each block and maybe more: the class's list `as`, of what those numbers stand for. */
+  readonly lists: readonly {
+    readonly key: string;
+    readonly as: string;
+    readonly of: readonly string[] | Readonly<Record<number, string>>;
+  }[];
+  /** How many blocks are the first: of the class's list `as`, and `others` behind them. */
+  readonly firsts?: readonly {
+    readonly key: string;
+    readonly as: string;
+    readonly first: string;
+    readonly others: string;
+  }[];
   /** Keys that say again what another does, or so many times that. */
   readonly same: Readonly<Record<string, { readonly as: string; readonly times?: number }>>;
   /** The key of the theta of blocks with a window, beside rope_theta and partial_rotary_factor. */

@@ -104,12 +104,11 @@ export async function writeWidened(
   more: Record<string, unknown> = {},
   predictions = 0,
 ): Promise<void> {
-  const narrow = JSON.parse(readFileSync(path.join(ARCHITECTURES, name, 'config.json'), 'utf8')) as object;
-  const config = { ...widened(narrow), ...more };
+  const text = readFileSync(path.join(ARCHITECTURES, name, 'config.json'), 'utf8');
+  const config = { ...widened(JSON.parse(text) as object), ...more };
   const source = randomSource(config, '', predictions);
   mkdirSync(dir, { recursive: true });
-  writeFileSync(path.join(dir, 'config.json'), JSON.stringify(config));
-  const stored = new PlainFile(path.join(ARCHITECTURES, name, 'model.safetensors'));
+  writeFileSync(path.join(dir, 'config.json'), withFloats(config, text));
   const tensors = [...source.names()].map(async (each) => {
     // Which experts a token goes to, by its id: no sizes of the model are in it.
     if (stored.header[each]?.dtype === 'I64')
@@ -123,6 +122,19 @@ export async function writeWidened(
     return { name: each, dtype: 'BF16' as const, shape: source.shape(each), data };
   });
   await writeSafetensors(path.join(dir, 'model.safetensors'), await Promise.all(tensors));
+}
+
+/** JSON in which whole numbers are floats (30.0) where those under the same key are in `like`: transformers' classes tell them apart. */
+export function withFloats(config: object, like: string): string {
+  const floats = new Set(
+    [...like.matchAll(/"(\w+)":\s*(?:\[\s*)?-?\d+(?:\.\d+|(?:\.\d+)?e[-+]?\d+)/g)].map(([, key]) => key),
+  );
+  const mark = (value: unknown): unknown =>
+    Array.isArray(value) ? value.map(mark) : Number.isInteger(value) ? `float ${value}.0` : value;
+  return JSON.stringify(config, (key, value) => (floats.has(key) ? mark(value) : value)).replace(
+    /"float (-?\d+\.0)"/g,
+    '$1',
+  );
 }
 
 /** LongRoPE's divisors, one for each pair of a head's dimensions. */

@@ -99,7 +99,7 @@ test('every architecture whose experts have no names of their own is refused by 
       ...(text ? { [text.key]: { model_type: text.modelType, ...enabled } } : enabled),
     };
     const fused = (experts?.fused ?? []).length > 0 && !experts?.named;
-    assert.equal(rolesOf(config).fusedExperts, fused);
+    assert.equal(rolesOf(config, []).fusedExperts, fused);
     const input = await checkpointOf(scratch(), modelType, one, config);
     for (const target of ['gptq', 'awq', 'compressed-tensors']) {
       const { refusal } = planPack(input, target);

@@ -119,7 +119,9 @@ for (const name of sampled('recurrent models, packed', GOLDENS.filter(isRecurren
       // Of 8 bits twice that bound: GPTQ moves weights by more than half a step to make up for others.
       assert.ok(error > 0 && error < (bits === 4 ? 0.51 : 0.06), `${method}: ${error}`);
       // Experts in one tensor have no names in layouts that readers go through by name.
-      for (const target of rolesOf(sourceOf(name).config).fusedExperts ? ['tilus'] : ['gptq', 'tilus']) {
+      for (const target of rolesOf(sourceOf(name).config, sourceOf(name).names()).fusedExperts
+        ? ['tilus']
+        : ['gptq', 'tilus']) {
         const output = path.join(dir, `${method}-${target}`);
         await packCheckpoint({ input: checkpoint, target, output, runtime: rt });
         const report = await verifyArtifact({ dir: output, runtime: rt, against: canonical });
