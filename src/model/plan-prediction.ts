@@ -1,5 +1,6 @@
 import type { Architecture } from './architecture.js';
 import type { EmbeddingPlan, LinearPlan, NormMaker, NormPlan } from './plan.js';
+import { settingsOf } from './settings.js';
 import type { WeightShapes } from './source.js';
 import type { PredictionTable } from './tables/prediction.js';
 
@@ -14,15 +15,21 @@ export interface PredictionPlan {
   readonly before: NormPlan | undefined;
 }
 
+/** A config that says more is damaged. */
+const MOST_LAYERS = 64;
+
 /** Module paths have the number that layer `at` of such layers has, in a model of so many blocks. */
 export function predictionPath({ numbered }: PredictionTable, name: string, at: number, blocks: number): string {
   return name.replace('{layer}', String(numbered === 'on' ? blocks + at : at));
 }
 
-/** How many such layers a checkpoint has: those with a weight where the table says. */
-export function predictionLayers({ prediction }: Architecture, source: WeightShapes, blocks: number): number {
+/** How many such layers a checkpoint has: those with a weight where the table says, or where there are no weights, as config.json says. */
+export function predictionLayers(table: Architecture, source: WeightShapes, blocks: number): number {
+  const { prediction } = table;
   if (!prediction) return 0;
   const names = [...source.names()];
+  if (names.length === 0)
+    return settingsOf(table, source.config, source.dir).count(prediction.count, 0, 0, MOST_LAYERS);
   for (let at = 0; ; at++) {
     const block = predictionPath(prediction, prediction.block, at, blocks);
     const projection = predictionPath(prediction, prediction.names.projection, at, blocks);
@@ -64,6 +71,6 @@ export function predictionPlan(
     embeddingNorm: norm(path(names.embeddingNorm), width),
     hiddenNorm: norm(path(names.hiddenNorm)),
     projection: { name: path(names.projection), n: hidden, k: width + hidden, bias: false },
-    before: at === 0 ? finalNorm : normed ? norm(path(names.finalNorm, at - 1)) : undefined,
+    before: at === 0 ? finalNorm : normed && names.finalNorm ? norm(path(names.finalNorm, at - 1)) : undefined,
   };
 }

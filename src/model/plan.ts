@@ -239,11 +239,13 @@ function blockPlanner(
       residualNorm: names.norm !== undefined && !normFirst ? norm(prefix + names.norm) : undefined,
       multiplier,
     });
-    const block = { prefix, index, layers, linear, branch };
+    const first = predicting && table.prediction?.like === 'first';
+    const block = { prefix, index: first ? 0 : index, layers, linear, branch };
     const mixer = predicting ? undefined : recurrent(block);
     const only = table.single && branchOf(config, table.single, mixer, index, layers);
     // Layers of multi-token prediction are as the last block is.
-    const dense = only ? only !== 'experts' : sparse?.(Math.min(layer, layers / parts.length - 1)) !== true;
+    const sparseHere = !(predicting && table.prediction?.dense) && sparse?.(Math.min(layer, layers / parts.length - 1));
+    const dense = only ? only !== 'experts' : sparseHere !== true;
     const facts = { table, own, hidden, norm, multiplier, activation, sparse: !dense, layer };
     const mlp = mlpOf(
       config,

@@ -7,7 +7,6 @@ import type { PackLayout } from './layout.js';
 import { firstFit, layoutTarget } from './layout-target.js';
 import { leftPlain } from './left-plain.js';
 import type { ReaderLimit } from './reader-limits.js';
-import { escaped } from './roles.js';
 import type { PackedModel, PackTarget } from './target.js';
 
 /** The two conventions share everything but the bias of the zero points and a word in the config. */
@@ -57,13 +56,13 @@ function gptqModelConfig({ checkpoint, decisions, plainLinears, roles }: PackedM
   const plain = [...decisions].filter(([, decision]) => decision.action === 'fallback').map(([name]) => name);
   const taken = [...schemes.values()].flatMap(({ names }) => names);
   const unquantized = [...plain, ...plainLinears.filter((each) => !roles.isHead(each))];
-  const { modules, layers } = leftPlain(unquantized, taken, roles);
+  const { modules, patterns } = leftPlain(unquantized, taken, roles);
   for (const name of modules) {
     const pattern = roles.pattern(name);
     // vLLM takes a rule with the letters mtp in it for one about all such layers.
     dynamic[`-:${roles.prediction(name) ? pattern.replaceAll('mtp', 'mt[p]') : pattern}`] = {};
   }
-  for (const layer of layers) dynamic[`-:^${escaped(layer)}`] = {};
+  for (const pattern of patterns) dynamic[`-:${pattern}`] = {};
   const { provenance } = checkpoint.manifest;
   const damp = provenance.options.damp;
   const quantization = gptqConfig({

@@ -1,11 +1,13 @@
-import type { ModelRoles } from './roles.js';
+import { escaped, type ModelRoles } from './roles.js';
 
 /** What a configuration must say is not quantized. */
 export interface LeftPlain {
   /** Module paths. */
   readonly modules: readonly string[];
-  /** What all modules of a layer of multi-token prediction begin with in which nothing is quantized. */
+  /** What all modules of a layer of multi-token prediction begin with in which nothing is quantized: by the checkpoint's names. */
   readonly layers: readonly string[];
+  /** The same as regular expressions that also match vLLM's names, where it has others. */
+  readonly patterns: readonly string[];
 }
 
 /**
@@ -14,12 +16,19 @@ export interface LeftPlain {
  */
 export function leftPlain(plain: Iterable<string>, quantized: Iterable<string>, roles: ModelRoles): LeftPlain {
   const partly = new Set([...quantized].map((name) => roles.prediction(name)));
-  const layers = new Set<string>();
+  const layers = new Map<string, Set<string>>();
   const modules: string[] = [];
   for (const name of plain) {
     const root = roles.prediction(name);
     if (root === undefined || partly.has(root)) modules.push(name);
-    else layers.add(root);
+    else {
+      const names = layers.get(root) ?? new Set([root]);
+      layers.set(root, names.add(roles.predictionElsewhere(name) ?? root));
+    }
   }
-  return { modules, layers: [...layers].sort() };
+  const patterns = [...layers.values()].map((names) => {
+    const each = [...names].map(escaped);
+    return each.length > 1 ? `^(${each.join('|')})` : `^${each[0]}`;
+  });
+  return { modules, layers: [...layers.keys()].sort(), patterns: patterns.sort() };
 }

@@ -19,6 +19,8 @@ export interface ModelRoles {
   pattern(name: string): string;
   /** What all names of the layer of multi-token prediction begin with to which a module belongs; undefined of any other. */
   prediction(name: string): string | undefined;
+  /** The same of what vLLM calls such a module, where that is by another path. */
+  predictionElsewhere(name: string): string | undefined;
   /** Whether vLLM looks a module of such a layer up under another name, too; its pattern then has both. */
   aliased(name: string): boolean;
   /** The checkpoints of this architecture hold the experts of a block in one tensor, and its loaders know no other names. */
@@ -46,6 +48,7 @@ export function rolesOf(config: Readonly<Record<string, unknown>>, tensors: Iter
     },
     isExpert: (name) => expert?.test(name) ?? false,
     prediction: (module) => (table ? predictionRoot(table, module, blocks) : undefined),
+    predictionElsewhere: (module) => (table ? vllmBlock(table, module, blocks)?.[1] : undefined),
     aliased: (module) => table !== undefined && predictionNames(table, module, blocks).length > 1,
     storedFused: table?.experts?.fused !== undefined && table.experts.named !== 'all',
     fusedExperts: table?.experts?.fused !== undefined && !table.experts.named,
@@ -56,8 +59,21 @@ export function rolesOf(config: Readonly<Record<string, unknown>>, tensors: Iter
 function predictionNames(table: Architecture, module: string, blocks: number): string[] {
   const root = predictionRoot(table, module, blocks);
   if (root === undefined) return [];
+  const moved = vllmBlock(table, module, blocks);
+  if (moved) return [module, moved[1] + module.slice(moved[0].length)];
   const alias = table.prediction?.aliases[module.slice(root.length)];
   return alias === undefined ? [module] : [module, root + alias];
+}
+
+/** The prefix of the block of such a layer that has a module, and that of vLLM's; undefined where they are the same. */
+function vllmBlock({ prediction }: Architecture, module: string, blocks: number): [string, string] | undefined {
+  if (prediction?.vllmBlock === undefined) return undefined;
+  const [before = '', after = ''] = prediction.block.split('{layer}');
+  if (!module.startsWith(before)) return undefined;
+  const index = module.slice(before.length).split('.', 1)[0] as string;
+  const own = before + index + after;
+  if (!/^\d+$/.test(index) || !module.startsWith(own)) return undefined;
+  return [own, prediction.vllmBlock.replace('{layer}', String(blocks + Number(index)))];
 }
 
 function anyOf(names: readonly string[]): string {

@@ -1,4 +1,5 @@
 import type { Architecture } from '../architecture.js';
+import { PROJECTIONS_STAY } from '../tables/prediction.js';
 import { deepseekExperts } from './deepseek_v3.js';
 import { ernie45 } from './ernie4_5.js';
 
@@ -10,6 +11,22 @@ export const ernie45Moe: Architecture = {
   only: { use_bias: false },
   defaults: { num_key_value_heads: 4 },
   attention: { ...ernie45.attention, headDim: 'hidden/heads' },
+  prediction: {
+    block: 'model.mtp_block.{layer}.',
+    numbered: 'anew',
+    root: 'model.mtp_',
+    names: {
+      embeddingNorm: 'model.mtp_emb_norm.{layer}',
+      hiddenNorm: 'model.mtp_hidden_norm.{layer}',
+      projection: 'model.mtp_linear_proj.{layer}',
+    },
+    count: ['num_nextn_predict_layers'],
+    dense: true,
+    vllmBlock: 'model.layers.{layer}.',
+    normed: false,
+    aliases: {},
+    carried: { 'projections of multi-token prediction': PROJECTIONS_STAY },
+  },
   experts: {
     names: { ...deepseekExperts.names, choiceBias: 'mlp.moe_statics.e_score_correction_bias' },
     count: ['moe_num_experts', 'num_experts'],

@@ -1,4 +1,5 @@
 import type { Architecture } from '../architecture.js';
+import { OWN_MODEL } from '../tables/prediction.js';
 import { deepseekExperts } from './deepseek_v3.js';
 import { exaone4 } from './exaone4.js';
 import { llama } from './llama.js';
@@ -13,6 +14,7 @@ export const exaoneMoe: Architecture = {
     names: { ...llama.attention.names, qNorm: 'self_attn.q_norm', kNorm: 'self_attn.k_norm' },
   },
   mlp: { ...llama.mlp, bias: false },
+  prediction: { ...OWN_MODEL, count: ['num_nextn_predict_layers'], like: 'first', dense: true },
   experts: {
     ...deepseekExperts,
     names: { ...deepseekExperts.names, choiceBias: 'mlp.e_score_correction_bias' },

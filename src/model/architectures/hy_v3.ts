@@ -1,4 +1,5 @@
 import type { Architecture } from '../architecture.js';
+import { FOLLOWING_BLOCKS } from '../tables/prediction.js';
 import { qwen3Moe, qwenExperts } from './qwen3-moe.js';
 
 /** Hunyuan 3: Qwen3's attention, DeepSeek-V3's shares without groups, one dense block first. */
@@ -14,6 +15,12 @@ export const hyV3: Architecture = {
     headDim: 128,
     rope: { style: 'half', theta: 11_158_840 },
     window: { enabled: false, otherwise: null, fullBlocks: 0, layerTypes: false },
+  },
+  prediction: {
+    ...FOLLOWING_BLOCKS,
+    names: { ...FOLLOWING_BLOCKS.names, finalNorm: 'model.layers.{layer}.final_layernorm' },
+    normed: true,
+    aliases: {},
   },
   experts: {
     ...qwenExperts,

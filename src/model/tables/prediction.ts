@@ -14,9 +14,17 @@ export interface PredictionTable {
     readonly embeddingNorm: string;
     readonly hiddenNorm: string;
     readonly projection: string;
-    /** Of what the head reads. */
-    readonly finalNorm: string;
+    /** Of what the head reads, where it is the layer's own. */
+    readonly finalNorm?: string;
   };
+  /** Keys of config.json of how many there are, for one without weights. */
+  readonly count: readonly string[];
+  /** Attention is that of the model's first block; absent: that of a block behind its last. */
+  readonly like?: 'first';
+  /** The MLP is that of blocks without experts; absent: as the last block's. */
+  readonly dense?: true;
+  /** The prefix of the block in vLLM, where it has another path there; {layer} goes on from the model's blocks. */
+  readonly vllmBlock?: string;
   /** Whether the next layer reads states behind finalNorm. */
   readonly normed: boolean;
   /** What vLLM calls a module otherwise, within the root, when it looks for it among those that are not quantized. */
@@ -39,6 +47,7 @@ export const FOLLOWING_BLOCKS: PredictionTable = {
     projection: 'model.layers.{layer}.eh_proj',
     finalNorm: 'model.layers.{layer}.shared_head.norm',
   },
+  count: ['num_nextn_predict_layers'],
   normed: false,
   aliases: { 'shared_head.head': 'head' },
   carried: { 'projections of multi-token prediction': PROJECTIONS_STAY },
@@ -55,6 +64,7 @@ export const OWN_MODEL: PredictionTable = {
     projection: 'mtp.fc',
     finalNorm: 'mtp.norm',
   },
+  count: ['mtp_num_hidden_layers', 'num_nextn_predict_layers'],
   normed: true,
   aliases: {},
   carried: { 'projections of multi-token prediction': PROJECTIONS_STAY },

@@ -8,7 +8,7 @@ import { packQuantized } from '../layouts/pack-quantized.js';
 import { floatQuantized, intQuantized } from '../layouts/whole-bytes.js';
 import { leftPlain } from '../left-plain.js';
 import { COMPRESSED, HALF_SCALES, type ReaderLimit } from '../reader-limits.js';
-import { escaped, type ModelRoles } from '../roles.js';
+import type { ModelRoles } from '../roles.js';
 import type { PackTarget } from '../target.js';
 
 /** The forms in the order in which a module tries them; the reason of the last related one is told. */
@@ -70,9 +70,9 @@ function compressedTarget(
           ? list.map((group) => ({ ...group, targets: ['Linear', ...group.targets.filter(roles.isHead)] }))
           : list.map((group) => ({ ...group, targets: group.targets.map((each) => target(each, roles)) }));
       const taken = [...decisions].flatMap(([name, { action }]) => (action === 'fallback' ? [] : [name]));
-      const { modules, layers } = leftPlain(ignore, taken, roles);
+      const { modules, patterns } = leftPlain(ignore, taken, roles);
       const left = modules.map((each) => (roles.nested || roles.aliased(each) ? `re:${roles.pattern(each)}` : each));
-      left.push(...layers.map((each) => `re:^${escaped(each)}`));
+      left.push(...patterns.map((each) => `re:${each}`));
       // Its plain name, too, which loaders look for before they build a head.
       if (roles.nested && ignore.has(roles.head)) left.push(roles.head);
       return { quantization: quantizationConfig({ groups: schemes, ignore: [...new Set(left)].sort() }), files: {} };

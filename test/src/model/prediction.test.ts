@@ -4,11 +4,11 @@ import test from 'node:test';
 import { createRuntime, type Tensor, typed } from '../../../native/binding.js';
 import { makeBatch } from '../../../src/model/batch.js';
 import { loadOuter, runBlock, runForward } from '../../../src/model/forward.js';
-import { openBlocks, openModel, unusedTensors } from '../../../src/model/graph.js';
+import { openBlocks, openModel, planSource, unusedTensors } from '../../../src/model/graph.js';
 import type { Block, BlockState } from '../../../src/model/program.js';
 import type { WeightSource } from '../../../src/model/source.js';
 import { loadWeights } from '../../../src/model/weights.js';
-import { ARCHITECTURES, PlainFile, plainSource, ROOT } from './fixtures.js';
+import { ARCHITECTURES, demanded, PlainFile, plainSource, ROOT, shapesOnly } from './fixtures.js';
 
 /**
  * Layers of multi-token prediction beside what make.py of test/fixtures/prediction computes of them in fp64, with transformers' decoder
@@ -186,4 +186,22 @@ test('--mtp on a model without such layers, or of an architecture whose names ar
       code: 'LPQ_USAGE',
       message: new RegExp(`^--mtp has no effect on .*${name}, which has no layers of multi-token prediction`),
     });
+});
+
+test('layers of other families: the attention of the first block or of one behind the last, experts or none', () => {
+  const planned = (name: string) => {
+    const { config } = plainSource(path.join(ARCHITECTURES, name));
+    const { blocks, predictions } = planSource(shapesOnly(config, demanded(config, 1)));
+    const [layer] = predictions;
+    assert.equal(predictions.length, 1, name);
+    assert.ok(layer?.prediction && layer.attention.kind === 'attention' && blocks[0]?.attention.kind === 'attention');
+    return { layer, attention: layer.attention, first: blocks[0].attention, projection: layer.prediction.projection };
+  };
+  const exaone = planned('exaone_moe');
+  assert.ok(exaone.first.window > 0 && exaone.attention.window === exaone.first.window);
+  assert.equal(exaone.attention.rope === undefined, exaone.first.rope === undefined);
+  assert.equal(exaone.layer.mlp.kind, 'gated');
+  assert.equal(planned('ernie4_5_moe').layer.mlp.kind, 'gated');
+  assert.equal(planned('ernie4_5_moe').projection.name, 'model.mtp_linear_proj.0');
+  assert.equal(planned('hy_v3').layer.mlp.kind, 'experts');
 });
