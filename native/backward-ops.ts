@@ -115,6 +115,20 @@ export const backwardOps = {
       p,
     ),
 
+  /** Of whole sequences. */
+  selectiveScanBackward: (
+    rt: NativeRuntime,
+    t: Record<'x' | 'b' | 'c' | 'step' | 'rate' | 'bias' | 'skip' | 'starts' | 'dy', Tensor>,
+    out: Record<'dx' | 'db' | 'dc' | 'dstep', Tensor>,
+    p: { heads: number; headDim: number; groups: number; size: number; least?: number; most?: number },
+  ) =>
+    rt.enqueue(
+      'selective_scan_backward',
+      [t.x, t.b, t.c, t.step, t.rate, t.bias, t.skip, t.starts, t.dy],
+      [out.dx, out.db, out.dc, out.dstep],
+      p,
+    ),
+
   /** dy = y - target; sums f64 [T]: of its squares, row by row. */
   outputError: (rt: NativeRuntime, y: Tensor, target: Tensor, dy: Tensor, sums: Tensor) =>
     rt.enqueue('output_error', [y, target], [dy, sums]),

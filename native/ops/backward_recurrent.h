@@ -1,5 +1,5 @@
-// Vector-Jacobian products of layers with a state, of whole sequences: short_conv_backward, gated_delta_backward. As of
-// backward.h. CPU only; activations and gradients f32.
+// Vector-Jacobian products of layers with a state, of whole sequences: short_conv_backward, gated_delta_backward,
+// selective_scan_backward. As of backward.h. CPU only; activations and gradients f32.
 #pragma once
 #include "ops/recurrent.h"
 
@@ -54,6 +54,37 @@ struct GatedDeltaBackward : Arguments {
             "heads is " + std::to_string(heads) + ", not a multiple of keyHeads = " + std::to_string(key_heads));
     require(decay.dim(1) == heads || decay.dim(1) == heads * key_dim,
             "decay has " + std::to_string(decay.dim(1)) + " columns, neither one a head nor one a channel of the keys");
+    done();
+  }
+};
+
+// Of selective_scan without a past: gradients of the shapes of x, b, c and step, no other tensors of the call. States
+// are computed again from every 64th token's; sums over the heads of a group in double, in the order of heads.
+struct SelectiveScanBackward : Arguments {
+  int64_t heads = at_least(1, "heads"), head_dim = at_least(1, "headDim");
+  int64_t groups = at_least(1, "groups"), size = at_least(1, "size");
+  const Tensor& x = input("x", {f32}, {-1, heads * head_dim});
+  const Tensor& b = input("b", {f32}, {x.dim(0), groups * size});
+  const Tensor& c = input("c", {f32}, {x.dim(0), groups * size});
+  const Tensor& step = input("step", {f32}, {x.dim(0), -1});
+  const bool by_channel = step.dim(1) != heads;
+  const Tensor& rate = input("rate", kFloats, by_channel ? Dims{heads * head_dim, size} : Dims{heads});
+  const Tensor& bias = input("bias", kFloats, {step.dim(1)});
+  const Tensor& skip = input("skip", kFloats, {step.dim(1)});
+  const Tensor& starts = read_starts(*this);
+  const Tensor& dy = input("dy", {f32}, x.shape);
+  const Tensor& dx = output("dx", {f32}, x.shape);
+  const Tensor& db = output("db", {f32}, b.shape);
+  const Tensor& dc = output("dc", {f32}, c.shape);
+  const Tensor& dstep = output("dstep", {f32}, step.shape);
+  double least = number("least", 0), most = number("most", std::numeric_limits<double>::infinity());
+
+  explicit SelectiveScanBackward(const Call& call) : Arguments(call, "selective_scan_backward") {
+    require(heads % groups == 0,
+            "heads is " + std::to_string(heads) + ", not a multiple of groups = " + std::to_string(groups));
+    require(!by_channel || step.dim(1) == heads * head_dim,
+            "step has " + std::to_string(step.dim(1)) + " columns, neither one a head nor one a channel");
+    require(least >= 0 && least <= most, "least is not from 0 to most");
     done();
   }
 };

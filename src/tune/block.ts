@@ -16,19 +16,13 @@ import { passMixer } from './mixers.js';
 import { type GatedPlan, Tape, type Value } from './tape.js';
 
 /** Why a block cannot be trained: the operation that has no vector-Jacobian product. undefined: it can. */
-export function withoutGradient({ attention, mlp, beside, altUp, hyper, shortcut }: BlockPlan): string | undefined {
-  if (beside) return 'attention beside a recurrent layer';
+export function withoutGradient({ attention, mlp, altUp, hyper, shortcut }: BlockPlan): string | undefined {
   if (altUp) return 'alternating updates';
   if (hyper) return 'hyper-connections';
   if (shortcut) return 'experts that are added behind a later block';
-  return mixerWithoutGradient(attention) ?? (mlp.kind === 'experts' ? expertsWithoutGradient(mlp) : undefined);
-}
-
-function mixerWithoutGradient(attention: BlockPlan['attention']): string | undefined {
-  if (attention.kind === 'recurrent')
-    return ['delta', 'conv'].includes(attention.core.kind) ? undefined : 'state spaces';
   if (attention.kind === 'compressed') return 'compressed attention';
-  return attention.kind === 'attention' ? attentionWithoutGradient(attention) : undefined;
+  const mixing = attention.kind === 'attention' ? attentionWithoutGradient(attention) : undefined;
+  return mixing ?? (mlp.kind === 'experts' ? expertsWithoutGradient(mlp) : undefined);
 }
 
 /** What a pass chose, which another may be held to: where tokens go, and which keys they see. */
@@ -83,6 +77,8 @@ export async function passBlock(
     };
     middle = added(h, attention, attention.o, mixed(tape, attention, ropes, x, given, choose));
   }
+  const { beside } = plan;
+  if (beside) middle = added(middle, beside, beside.o, passMixer(tape, beside, read(h, beside.norm), given.batch));
   let y = middle;
   if (mlp.kind === 'experts') {
     if (!held) own.routes = await routesOf(tape, mlp, middle, given);

@@ -16,7 +16,6 @@ export interface Routes {
 
 /** Why a mixture cannot be trained; undefined: it can. */
 export function expertsWithoutGradient(plan: ExpertsPlan): string | undefined {
-  if (plan.latent) return 'experts behind a projection';
   return plan.router.n > plan.experts.length ? 'experts that hand on what they read' : undefined;
 }
 
@@ -47,7 +46,9 @@ export function passExperts(tape: Tape, plan: ExpertsPlan, h: Value, routes: Rou
   const { apart, shared, gate } = plan;
   const x = tape.norm(h, plan.norm);
   if (!apart || !shared) {
-    const sum = routed(tape, plan, x, routes);
+    const { latent } = plan;
+    const made = routed(tape, plan, latent ? tape.linear(x, latent.into) : x, routes);
+    const sum = latent ? tape.linear(made, latent.back) : made;
     return tape.add(h, shared ? tape.add(sum, sharedOf(tape, shared, gate, x)) : sum);
   }
   const experts = tape.norm(routed(tape, plan, tape.norm(h, apart.norm), routes), apart.postNorm);

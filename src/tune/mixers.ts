@@ -7,14 +7,14 @@ import type { Slice } from '../model/mixers/plan-delta-linears.js';
 import type { Batch } from '../model/program.js';
 import { weightOf } from '../model/weights.js';
 import { headsOf } from './heads.js';
+import { passScan } from './scans.js';
 import type { Tape, Value } from './tape.js';
 
-/** What a recurrent layer's last linear reads, of its normed input x. For gated delta rules and gated convolutions. */
+/** What a recurrent layer's last linear reads, of its normed input x. */
 export function passMixer(tape: Tape, { feed, kept, core }: RecurrentPlan, x: Value, batch: Batch): Value {
   const made = [...feed, ...kept].map((linear) => tape.linear(x, linear));
-  return core.kind === 'conv'
-    ? convolution(tape, core, made[0] as Value, batch)
-    : delta(tape, core as DeltaCore, made, batch);
+  if (core.kind === 'conv') return convolution(tape, core, made[0] as Value, batch);
+  return core.kind === 'delta' ? delta(tape, core, made, batch) : passScan(tape, core, made[0] as Value, batch);
 }
 
 /** c * conv(b * x) of b, c and x beside each other. */
@@ -33,13 +33,13 @@ function convolution(tape: Tape, { conv }: ConvCore, x: Value, { starts }: Batch
 }
 
 /** A short convolution of all of x, with SiLU. */
-function smoothed(tape: Tape, weight: Tensor, x: Value, { starts }: Batch): Value {
+export function smoothed(tape: Tape, weight: Tensor, x: Value, { starts }: Batch, bias?: Tensor): Value {
   const { rt } = tape;
   const y = rt.allocate('f32', x.tensor.shape);
-  ops.shortConv(rt, x.tensor, { weight }, y, { starts }, { act: 'silu' });
+  ops.shortConv(rt, x.tensor, { weight, bias }, y, { starts }, { act: 'silu' });
   return tape.record(tape.made(y, x.wanted), (dy) => {
     x.grad = tape.keep(rt.allocate('f32', x.tensor.shape));
-    ops.shortConvBackward(rt, { x: x.tensor, weight, starts, dy }, x.grad, { act: 'silu' });
+    ops.shortConvBackward(rt, { x: x.tensor, weight, bias, starts, dy }, x.grad, { act: 'silu' });
   });
 }
 

@@ -52,16 +52,17 @@ export class Tape {
     });
   }
 
-  /** A norm of rows of plan.size, of which x has one or several a token. */
-  norm(x: Value, plan: NormPlan): Value {
+  /** A norm of rows of plan.size, of which x has one or several a token. `gain`: in the place of its weight. */
+  norm(x: Value, plan: NormPlan, gain?: Tensor): Value {
     const { rt } = this;
     const rows = (tensor: Tensor) =>
       this.keep(tensor.view([tensor.shape.reduce((a, b) => a * b) / plan.size, plan.size]));
     const from = rows(x.tensor);
     const { epsilon: eps, offset, turns } = plan;
-    const apart = plan.split && this.gainsOf(plan);
+    const apart = gain ?? (plan.split && this.gainsOf(plan));
     const normed = apart ? rt.allocate('f32', from.shape) : applyNorm(rt, this.weights, plan, from);
-    if (apart) ops.layernorm(rt, from, apart, undefined, normed, { eps, offset, turns });
+    if (apart && plan.kind === 'layer') ops.layernorm(rt, from, apart, undefined, normed, { eps, offset, turns });
+    else if (apart) ops.rmsnorm(rt, from, apart, normed, { eps, offset });
     const y = this.made(this.keep(normed).view(x.tensor.shape), x.wanted);
     return this.record(y, (dy) => {
       const { dx, accumulate } = this.into(x);

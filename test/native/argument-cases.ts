@@ -322,6 +322,13 @@ export const trainingCases: readonly ArgumentCase[] = [
     {},
     'x',
   ),
+  row(
+    'selective_scan_backward',
+    'x: f32 4,6; b: f32 4,5; c: f32 4,5; step: f32 4,2; rate: f32 2; bias: f32 2; skip: f32 2; starts: i32 2; dy: f32 4,6',
+    'dx: f32 4,6; db: f32 4,5; dc: f32 4,5; dstep: f32 4,2',
+    { heads: 2, headDim: 3, groups: 1, size: 5 },
+    'step rate',
+  ),
   row('output_error', 'y: f32 4,6; target: f32 4,6', 'dy: f32 4,6; sums: f64 4'),
   row('tune_start', 'w: f32 3,8; codes: u8 3,8; scale: f32 3,2; zero: f32 3,2', 'v: f32 3,8', {
     ...type,

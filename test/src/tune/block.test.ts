@@ -71,7 +71,8 @@ async function opened(name: string, index: number) {
 // qk-norms, post-norms with caps and windows, norms behind branches, fused projections, sinks' and partial rotation's kin; gated delta
 // rules of every order of rows, gated convolutions, gated attention, latent attention, experts beside shared ones, chunks, temperatures;
 // layer norms, one for all heads and one a head, projections head by head, clamped gates, xIELU, experts whose inputs have weights or that
-// stand beside an MLP, per-layer embeddings, keys of another block or that are values, keys that an indexer chooses, blocks of one branch.
+// stand beside an MLP, per-layer embeddings, keys of another block or that are values, keys that an indexer chooses, blocks of one branch;
+// state spaces of both kinds, norms of groups, attention beside a state space, experts behind a projection.
 for (const [name, index] of [
   ['llama', 0],
   ['qwen3', 1],
@@ -107,8 +108,13 @@ for (const [name, index] of [
   ['glm_moe_dsa', 0],
   ['minimax_m3_vl_text', 0],
   ['minimax_m3_vl_text', 1],
+  ['nemotron_h', 0],
   ['nemotron_h', 1],
   ['nemotron_h', 2],
+  ['nemotron_h-latent', 0],
+  ['granitemoehybrid', 0],
+  ['jamba', 0],
+  ['falcon_h1', 0],
 ] as const)
   test(`${name}: the block as its stages make it, and gradients that central differences have`, async () => {
     const { block, plan, weights, state, target } = await opened(name, index);
@@ -156,7 +162,8 @@ for (const [name, index] of [
       const expert = /\.experts\.(\d+)\./.exec(linear);
       const [first, end] = expert && routes ? routes.bounds.slice(Number(expert[1]), Number(expert[1]) + 2) : [0, 1];
       assert.equal(norm > 0, (first as number) < (end as number), linear);
-      if (norm === 0) continue;
+      // All experts are computed alike: the first two stand for them.
+      if (norm === 0 || Number(expert?.[1] ?? 0) > 1) continue;
       const weight = weights.get(`${linear}.weight`)!;
       const before = typed(weight).slice();
       const step = 3e-4 * Math.min(Math.sqrt(before.reduce((sum, w) => sum + w * w, 0)), whole / norm);
@@ -181,8 +188,6 @@ test('blocks without a gradient are named by what lacks it; in all other familie
       source.close();
     }
   };
-  assert.equal(lacking('falcon_h1', 0), 'attention beside a recurrent layer');
-  assert.equal(lacking('granitemoehybrid-dense', 1), 'state spaces');
   assert.equal(lacking('gemma3n_text', 0), 'alternating updates');
   assert.equal(lacking('longcat_flash', 0), 'experts that are added behind a later block');
   assert.equal(lacking('deepseek_v4', 0), 'hyper-connections');
@@ -196,7 +201,8 @@ test('blocks without a gradient are named by what lacks it; in all other familie
   };
   const some = readdirSync(ARCHITECTURES, { withFileTypes: true }).filter((entry) => entry.isDirectory());
   assert.deepEqual(some.flatMap(({ name }) => (whole(name) ? [] : [name])).sort(), [
-    ...['deepseek_v4', 'falcon_h1', 'gemma3n_text', 'granitemoehybrid', 'granitemoehybrid-dense', 'jamba'],
-    ...['longcat_flash', 'nemotron_h', 'nemotron_h-latent'],
+    'deepseek_v4',
+    'gemma3n_text',
+    'longcat_flash',
   ]);
 });
