@@ -64,7 +64,8 @@ export class Artifact {
     };
     for (const [module, { tensors }] of Object.entries(this.manifest.modules))
       for (const [name, hash] of Object.entries(tensors)) await check(name, hash, module);
-    for (const [name, hash] of Object.entries(this.manifest.carried)) await check(name, hash);
+    const { carried, kvScales } = this.manifest;
+    for (const [name, hash] of Object.entries({ ...carried, ...kvScales?.tensors })) await check(name, hash);
     return mismatches;
   }
 
@@ -102,6 +103,7 @@ function checkTensors(dir: string, manifest: ArtifactManifest, weights: Checkpoi
   for (const [module, { tensors }] of Object.entries(manifest.modules))
     for (const name of Object.keys(tensors)) own(name, `module '${module}'`);
   for (const name of Object.keys(manifest.carried)) own(name, 'the carried tensors');
+  for (const name of Object.keys(manifest.kvScales?.tensors ?? {})) own(name, 'the scales of the cache');
   for (const name of weights.names())
     if (!owners.has(name)) bad(`${dir}: tensor '${name}' is in the shards but not in lpq.json`);
 }

@@ -3,6 +3,7 @@ import {
   activationsSchema,
   granularitySchema,
   kvChannelsSchema,
+  kvMostSchema,
   provenanceSchema,
   scalesSchema,
   sha256Schema,
@@ -39,6 +40,8 @@ export const packedModuleSchema = z.strictObject({
    * beside it. Other targets pack such modules for 16 bits, and leave this out.
    */
   activations: activationsSchema.optional(),
+  /** The largest magnitude of its input (formats/canonical/spec.md), of layouts that store a scale made of it. */
+  inputMost: z.number().positive().optional(),
   /** What the target did and why, one sentence each: padding, a fallback, a choice between layouts. */
   notes: z.array(z.string()),
   /** tensor name in the safetensors files -> its hash: name, dtype, shape and bytes. */
@@ -68,6 +71,8 @@ export const artifactSchema = z.strictObject({
   files: z.record(z.string(), sha256Schema),
   /** How the cache of keys and values is packed (formats/kv), where the quantized checkpoint says so; for comet, how it is simulated. */
   kv: z.union([kvChannelsSchema, kvSchemeSchema]).optional(),
+  /** Scales of a cache in FP8: what they were made of, and the tensors -> their hashes. */
+  kvScales: z.strictObject({ most: kvMostSchema, tensors: z.record(z.string(), sha256Schema) }).optional(),
   provenance: provenanceSchema,
   /** sha256 of this very file with these 64 digits written as zeros (seal.ts): covers names, notes and white space. */
   seal: sha256Schema.optional(),

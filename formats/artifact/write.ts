@@ -4,7 +4,7 @@ import path from 'node:path';
 import { tell } from '../../src/core/activity.js';
 import { LpqError } from '../../src/core/error.js';
 import { compareNatural } from '../canonical/order.js';
-import type { Provenance } from '../canonical/schema.js';
+import type { KvMost, Provenance } from '../canonical/schema.js';
 import type { CardFacts } from '../card/card.js';
 import { writeCard } from '../card/write.js';
 import type { OutputDirectory } from '../directory/output-directory.js';
@@ -25,6 +25,8 @@ export interface ArtifactPlan {
   /** Tensors that go through unchanged. */
   readonly carried: readonly TensorSpec[];
   readonly kv?: ArtifactManifest['kv'];
+  /** What scales of a cache in FP8 were made of, and their tensors. */
+  readonly kvScales?: { readonly most: KvMost; readonly tensors: readonly TensorSpec[] };
   /** Text of config.json as it shall be, quantization_config included. */
   readonly config: string;
   readonly card: CardFacts;
@@ -47,7 +49,8 @@ export class ArtifactWriter {
     plan: ArtifactPlan,
     options: WriterOptions = {},
   ): Promise<ArtifactWriter> {
-    const specs = [...plan.carried, ...[...plan.modules.values()].flatMap(({ tensors }) => tensors)];
+    const packed = [...plan.modules.values()].flatMap(({ tensors }) => tensors);
+    const specs = [...plan.carried, ...packed, ...(plan.kvScales?.tensors ?? [])];
     specs.sort((a, b) => compareNatural(a.name, b.name));
     const writer = await SafetensorsWriter.create(output.path, specs, { finite: true, ...options });
     try {
@@ -89,6 +92,7 @@ export class ArtifactWriter {
     for (const file of await this.output.files())
       if (file !== 'lpq.json' && !file.endsWith('.safetensors'))
         files[file] = await hashFile(path.join(this.output.path, file));
+    const { kv, kvScales } = this.plan;
     const manifest = artifactSchema.parse({
       format: 'lpq-artifact',
       version: 1,
@@ -96,7 +100,8 @@ export class ArtifactWriter {
       modules,
       carried: hashes(this.plan.carried),
       files,
-      ...(this.plan.kv && { kv: this.plan.kv }),
+      ...(kv && { kv }),
+      ...(kvScales && { kvScales: { ...kvScales, tensors: hashes(kvScales.tensors) } }),
       provenance,
     });
     const sealed = sealManifest(manifest);

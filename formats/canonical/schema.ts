@@ -85,6 +85,8 @@ export const moduleSchema = z.strictObject({
   sparsity: z.enum(['none', '2:4']).default('none'),
   /** The linear reads codes instead of its input. */
   activations: activationsSchema.optional(),
+  /** The largest magnitude of what the linear reads, an f32, over the calibration text in the unquantized model: static scales of activations. */
+  inputMost: z.number().positive().optional(),
   /** dtype that the weight had in the source. */
   sourceDtype: z.string(),
   /** The source stores the weight as [K, N] (Conv1D of GPT-2): shape, codes and scales are those of its transpose. */
@@ -137,6 +139,16 @@ export const provenanceSchema = z.strictObject({
 });
 export type Provenance = z.infer<typeof provenanceSchema>;
 
+/**
+ * By the path of an attention: the largest magnitudes, f32, of the keys (turned and normalised) and the values that it reads, over the
+ * calibration text in the unquantized model.
+ */
+export const kvMostSchema = z.record(
+  z.string(),
+  z.strictObject({ keys: z.number().positive(), values: z.number().positive() }),
+);
+export type KvMost = z.infer<typeof kvMostSchema>;
+
 export const canonicalSchema = z.strictObject({
   format: z.literal('lpq-canonical'),
   version: z.literal(1),
@@ -145,6 +157,8 @@ export const canonicalSchema = z.strictObject({
   carried: z.record(z.string(), sha256Schema),
   /** The cache of keys and values: simulated (W4Ax), or packed (formats/kv). */
   kv: z.union([kvChannelsSchema, kvSchemeSchema]).optional(),
+  /** What scales of a cache in FP8 are made of. */
+  kvMost: kvMostSchema.optional(),
   provenance: provenanceSchema,
 });
 export type CanonicalManifest = z.infer<typeof canonicalSchema>;

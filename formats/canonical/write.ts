@@ -20,6 +20,7 @@ export interface CanonicalPlan {
   /** Text of the source's config.json; the written one gains quantization_config and keeps every other byte. */
   readonly config: string;
   readonly kv?: CanonicalManifest['kv'];
+  readonly kvMost?: CanonicalManifest['kvMost'];
 }
 
 /** What a quantized checkpoint is for, as its card says. */
@@ -135,10 +136,11 @@ export class CanonicalWriter {
     }
     const names = this.plan.carried.map(({ name }) => name).sort(compareNatural);
     const carried = Object.fromEntries(names.map((name) => [name, sha256.get(name) as string]));
-    const { kv } = this.plan;
+    const { kv, kvMost } = this.plan;
     const manifest = canonicalSchema.parse({
       ...{ format: 'lpq-canonical', version: 1, modules, carried },
       ...(kv && { kv }),
+      ...(kvMost && { kvMost }),
       provenance,
     });
     const hashed = [...this.plan.modules.keys()].flatMap((name) => [...this.specs(name).values()]);

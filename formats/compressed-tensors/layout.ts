@@ -65,21 +65,42 @@ export interface ByteShape {
   /** Shape of the scales: [N, 1], [ceil(N/bn), ceil(K/bk)] of blocks, or [1] of the whole tensor. */
   readonly scaleShape: readonly number[];
   readonly scaleDtype: PackQuantizedShape['scaleDtype'];
+  /** Whether the scale of the input is stored, too. */
+  readonly input?: boolean;
 }
 
-/** weight [N, K] and weight_scale: W[n][k] = weight * scale, no zero points. */
-export function byteTensors(name: string, { shape, codeDtype, scaleShape, scaleDtype }: ByteShape): TensorSpec[] {
+/** weight [N, K] and weight_scale: W[n][k] = weight * scale, no zero points; input_scale: codes of x are x / input_scale. */
+export function byteTensors(
+  name: string,
+  { shape, codeDtype, scaleShape, scaleDtype, input }: ByteShape,
+): TensorSpec[] {
   return [
     { name: `${name}.weight`, dtype: codeDtype, shape },
     { name: `${name}.weight_scale`, dtype: scaleDtype, shape: scaleShape },
+    ...(input ? [{ name: `${name}.input_scale`, dtype: 'F32', shape: [1] } as const] : []),
+  ];
+}
+
+/** mxfp8-quantized: E4M3 codes [N, K] and powers of two, E8M0 as U8, for 32 of them each. */
+export function mxfp8Tensors(name: string, [n, k]: readonly [number, number]): TensorSpec[] {
+  if (k % 32 !== 0)
+    throw new LpqError('LPQ_PACK', `module '${name}' does not fit mxfp8: groups of 32 do not divide ${k}`);
+  return [
+    { name: `${name}.weight`, dtype: 'F8_E4M3', shape: [n, k] },
+    { name: `${name}.weight_scale`, dtype: 'U8', shape: [n, k / 32] },
   ];
 }
 
 /**
  * nvfp4-pack-quantized (groups of 16, E4M3 scales, a second level) and mxfp4-pack-quantized (groups of 32, E8M0 scales as
- * U8): two E2M1 codes a byte, the lower index in the low nibble.
+ * U8): two E2M1 codes a byte, the lower index in the low nibble. `input`: with input_global_scale, which divides scales of activations.
  */
-export function fp4Tensors(name: string, [n, k]: readonly [number, number], kind: 'nvfp4' | 'mxfp4'): TensorSpec[] {
+export function fp4Tensors(
+  name: string,
+  [n, k]: readonly [number, number],
+  kind: 'nvfp4' | 'mxfp4',
+  input = false,
+): TensorSpec[] {
   const group = kind === 'nvfp4' ? 16 : 32;
   if (k % group !== 0)
     throw new LpqError('LPQ_PACK', `module '${name}' does not fit ${kind}: its groups do not divide K = ${k}`);
@@ -87,5 +108,6 @@ export function fp4Tensors(name: string, [n, k]: readonly [number, number], kind
     { name: `${name}.weight_packed`, dtype: 'U8', shape: [n, k / 2] },
     { name: `${name}.weight_scale`, dtype: kind === 'nvfp4' ? 'F8_E4M3' : 'U8', shape: [n, k / group] },
     ...(kind === 'nvfp4' ? [{ name: `${name}.weight_global_scale`, dtype: 'F32', shape: [1] } as const] : []),
+    ...(input ? [{ name: `${name}.input_global_scale`, dtype: 'F32', shape: [1] } as const] : []),
   ];
 }

@@ -15,8 +15,11 @@ import {
 import { expandScales, type ScaleGrid, scaleGrid, storedBlock } from '../foreign/scales.js';
 import type { WeightScheme } from './read-schemes.js';
 
+/** Weights of MXFP8 that share a power of two. */
+const MX_GROUP = 32;
+
 /**
- * A linear whose codes lie one a byte: int-quantized (`weight` I8) or float-quantized (`weight` F8_E4M3). undefined where
+ * A linear whose codes lie one a byte: mxfp8-quantized, int-quantized (`weight` I8) or float-quantized (`weight` F8_E4M3). undefined where
  * the weight is a plain float, whose scale is of something else (a KV cache).
  */
 export function plainModule(ctx: ForeignContext, name: string, scheme: WeightScheme): ForeignModule | undefined {
@@ -29,7 +32,13 @@ export function plainModule(ctx: ForeignContext, name: string, scheme: WeightSch
   const [n, k] = weight.shape as [number, number];
   const scaleName = `${name}.weight_scale`;
   const rank = ctx.weights.has(scaleName) ? ctx.weights.shape(scaleName).length : 2;
-  const scale = required(ctx, scaleName, FLOAT_DTYPES, Math.min(rank, 2));
+  const powers = scheme.format === 'mxfp8-quantized';
+  if (powers && (!floats || scheme.groupSize !== MX_GROUP || !scheme.symmetric))
+    foreign(`${ctx.where}: config_groups.${scheme.group} does not describe mxfp8-quantized`, {
+      got: `${scheme.bits}-bit ${scheme.type}, groups of ${scheme.groupSize}`,
+      expected: `8-bit float, symmetric, groups of ${MX_GROUP}`,
+    });
+  const scale = required(ctx, scaleName, powers ? ['U8', 'F8_E8M0'] : FLOAT_DTYPES, Math.min(rank, 2));
   const grid = gridOf(scheme, n, k);
   const count = scale.shape.reduce((a, b) => a * b, 1);
   if (count !== grid.rows * grid.columns || (rank === 2 && grid.rows * grid.columns > 1))
@@ -52,7 +61,7 @@ export function plainModule(ctx: ForeignContext, name: string, scheme: WeightSch
       shape: [n, k],
       granularity,
       scales: {
-        dtype: FLOATS[scale.dtype as keyof typeof FLOATS],
+        dtype: powers ? 'f8_e8m0' : FLOATS[scale.dtype as keyof typeof FLOATS],
         block: [1, length],
         global: false,
         ...(stored && { stored }),

@@ -7,7 +7,8 @@ export type CompressedFormat =
   | 'float-quantized'
   | 'naive-quantized'
   | 'nvfp4-pack-quantized'
-  | 'mxfp4-pack-quantized';
+  | 'mxfp4-pack-quantized'
+  | 'mxfp8-quantized';
 
 const FORMATS: readonly string[] = [
   'pack-quantized',
@@ -16,6 +17,7 @@ const FORMATS: readonly string[] = [
   'naive-quantized',
   'nvfp4-pack-quantized',
   'mxfp4-pack-quantized',
+  'mxfp8-quantized',
 ] satisfies readonly CompressedFormat[];
 
 /** How the weights of some modules are stored, as a published config says it. */

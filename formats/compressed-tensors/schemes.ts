@@ -6,7 +6,8 @@ export type CompressedFormat =
   | 'int-quantized'
   | 'float-quantized'
   | 'nvfp4-pack-quantized'
-  | 'mxfp4-pack-quantized';
+  | 'mxfp4-pack-quantized'
+  | 'mxfp8-quantized';
 
 /** How the weights (and activations) of some modules are quantized, in the words of the format's configuration. */
 export interface CompressedScheme {
@@ -21,20 +22,48 @@ export interface CompressedScheme {
   readonly block?: readonly [number, number];
   /** weight: scales belong to static groups in the original order; group: weight_g_idx is stored. */
   readonly actorder?: 'group' | 'weight' | null;
-  /** True: the engine quantizes activations to the same type, one scale a token, as it runs. */
-  readonly dynamicActivations?: boolean;
+  /** Of scales, where readers tell forms apart by it. */
+  readonly scaleDtype?: string;
+  /** What the engine rounds activations to; absent: they keep their 16 bits. */
+  readonly activations?: ActivationScheme;
 }
+
+/** How activations are rounded, in the words of the format's configuration. */
+export interface ActivationScheme {
+  readonly bits: number;
+  readonly type: 'int' | 'float';
+  readonly strategy: 'token' | 'tensor' | 'group' | 'tensor_group';
+  readonly groupSize?: number;
+  /** true: scales are made while the model runs; local: those of groups are, under a second level that is stored. */
+  readonly dynamic: boolean | 'local';
+  readonly scaleDtype?: string;
+}
+
+/** One scale a token, made while the model runs. */
+export const tokens = (bits: number, type: 'int' | 'float'): ActivationScheme => ({
+  ...{ bits, type, strategy: 'token', dynamic: true },
+});
+
+/** FP8 with one stored scale, `input_scale`. */
+export const STATIC_FP8: ActivationScheme = { bits: 8, type: 'float', strategy: 'tensor', dynamic: false };
+
+/** NVFP4 whose second level is stored, `input_global_scale`. */
+export const NVFP4_INPUT: ActivationScheme = {
+  ...{ bits: 4, type: 'float', strategy: 'tensor_group', groupSize: 16, dynamic: 'local' },
+  scaleDtype: 'torch.float8_e4m3fn',
+};
 
 /** Modules of one scheme: exact names, re:REGEX, or class names. */
 export type TargetedScheme = CompressedScheme & { readonly targets: readonly string[] };
 
 /**
  * quantization_config, whole: its readers forbid unknown keys. Every group names its format, which some readers look for
- * there alone; several at once make `mixed-precision`. `ignore`: Linears that stay as they are. Throws LPQ_PACK for bits that the format lacks.
+ * there alone; several at once make `mixed-precision`. `ignore`: Linears that stay as they are. `kvScales`: the cache has FP8 scales. Throws LPQ_PACK for bits that the format lacks.
  */
 export function quantizationConfig(options: {
   groups: readonly TargetedScheme[];
   ignore: readonly string[];
+  kvScales?: boolean;
 }): Record<string, unknown> {
   const formats = [...new Set(options.groups.map(({ format }) => format))];
   const mixed = formats.length > 1;
@@ -44,13 +73,18 @@ export function quantizationConfig(options: {
     quantization_status: 'compressed',
     global_compression_ratio: null,
     ignore: [...options.ignore],
-    kv_cache_scheme: null,
+    kv_cache_scheme: options.kvScales ? activationArguments(STATIC_FP8) : null,
     config_groups: Object.fromEntries(options.groups.map((group, i) => [`group_${i}`, configGroup(group)])),
   };
 }
 
+/** MXFP8: powers of two for 32 values each, made as it runs. */
+export const MXFP8_INPUT: ActivationScheme = {
+  ...{ bits: 8, type: 'float', strategy: 'group', groupSize: 32, dynamic: true, scaleDtype: 'torch.uint8' },
+};
+
 function configGroup(scheme: TargetedScheme): Record<string, unknown> {
-  const { targets, format, bits, type, dynamicActivations = false } = scheme;
+  const { targets, format, bits, type, activations } = scheme;
   if (!Number.isInteger(bits) || bits < 1 || bits > 8)
     throw new LpqError('LPQ_PACK', `compressed-tensors packs 1 to 8 bits, not ${bits}`);
   return {
@@ -64,27 +98,29 @@ function configGroup(scheme: TargetedScheme): Record<string, unknown> {
       block_structure: scheme.block ? [...scheme.block] : null,
       dynamic: false,
       actorder: scheme.actorder ?? null,
+      ...(scheme.scaleDtype !== undefined && { scale_dtype: scheme.scaleDtype }),
       observer: 'minmax',
       observer_kwargs: {},
     },
-    input_activations: dynamicActivations ? tokenActivations(bits, type) : null,
+    input_activations: activations ? activationArguments(activations) : null,
     output_activations: null,
     format,
   };
 }
 
-/** Nothing is observed: the scale of a token is made while the model runs. */
-function tokenActivations(bits: number, type: 'int' | 'float'): Record<string, unknown> {
+/** Only what is stored was observed. */
+function activationArguments({ bits, type, strategy, groupSize, dynamic, scaleDtype }: ActivationScheme) {
   return {
     num_bits: bits,
     type,
     symmetric: true,
-    strategy: 'token',
-    group_size: null,
+    strategy,
+    group_size: groupSize ?? null,
     block_structure: null,
-    dynamic: true,
+    dynamic,
     actorder: null,
-    observer: null,
+    ...(scaleDtype !== undefined && { scale_dtype: scaleDtype }),
+    observer: dynamic === true ? null : 'static_minmax',
     observer_kwargs: {},
   };
 }

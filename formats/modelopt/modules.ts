@@ -25,6 +25,7 @@ const GROUP = 16;
 const ALGOS: Readonly<Record<string, Read>> = {
   FP8: (ctx, name) => fp8(ctx, name, 'tensor'),
   FP8_PER_CHANNEL_PER_TOKEN: (ctx, name) => fp8(ctx, name, 'channel'),
+  MXFP8: (ctx, name) => fp8(ctx, name, 'group'),
   NVFP4: nvfp4,
   W4A16_NVFP4: nvfp4,
 };
@@ -62,10 +63,12 @@ function readerOf(where: string, settings: Settings): (name: string) => Read {
   };
 }
 
-function fp8(ctx: ForeignContext, name: string, strategy: 'tensor' | 'channel'): ForeignModule {
+function fp8(ctx: ForeignContext, name: string, strategy: 'tensor' | 'channel' | 'group'): ForeignModule {
+  const grouped = strategy === 'group';
   const scheme: WeightScheme = {
-    ...{ group: 'quant_algo', targets: [], format: 'float-quantized', bits: 8, type: 'float', symmetric: true },
-    ...{ strategy, groupSize: undefined, block: undefined, actorder: null },
+    ...{ group: 'quant_algo', targets: [], bits: 8, type: 'float', symmetric: true },
+    format: grouped ? 'mxfp8-quantized' : 'float-quantized',
+    ...{ strategy, groupSize: grouped ? 32 : undefined, block: undefined, actorder: null },
   };
   const module = plainModule(ctx, name, scheme);
   if (module) return withoutActivations(ctx, module);

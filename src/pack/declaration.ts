@@ -46,6 +46,7 @@ export function declaration(
     ...(taken?.packing && { packing: taken.packing }),
     ...(taken?.ranks && { ranks: taken.ranks }),
     ...(activations && target.activations && { activations }),
+    ...(taken?.inputMost !== undefined && { inputMost: taken.inputMost }),
     layout: fallback?.form ?? (taken as Taken).layout,
     notes: fallback ? [`Left ${left}, because ${fallback.reason}. ${fallback.remedy}`] : [...(taken as Taken).notes],
     tensors: plannedTensors(checkpoint, name, decision),

@@ -40,6 +40,7 @@ export function layoutTarget({
         layout: layout.name,
         padded: fit.padded,
         ...(fit.packing && { packing: fit.packing }),
+        ...(fit.inputMost !== undefined && { inputMost: fit.inputMost }),
         ...(ranks && { ranks }),
         tensors: prefixes.flatMap((prefix) =>
           fit.tensors.map(({ suffix, dtype, shape: size }) => ({

@@ -17,6 +17,8 @@ export interface Fit {
   readonly notes: readonly string[];
   /** Codes stand whole in each word, as in the file that the module came from. */
   readonly packing?: 'whole';
+  /** What a stored scale of the input is made of. */
+  readonly inputMost?: number;
 }
 
 interface LayoutTensor {

@@ -15,6 +15,7 @@ import { LpqError } from '../core/error.js';
 import { allPacked, type PackRuntime } from '../layout/engine.js';
 import { packedCard } from './card.js';
 import { declaration } from './declaration.js';
+import { kvScales } from './kv-scales.js';
 import { type PackPlan, planPack } from './plan.js';
 import type { Decision, PackTarget } from './target.js';
 import { stopIfAborted, together, writeCarried, writeModules } from './write-modules.js';
@@ -89,6 +90,10 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
   const { shard } = request;
   if (shard && whole.target.write)
     throw new LpqError('LPQ_USAGE', `--shard does not go with target ${whole.target.name}, which is one file`);
+  if (shard && kvScales(input.manifest, whole.target))
+    throw new LpqError('LPQ_USAGE', '--shard does not go with calibrated scales of keys and values', {
+      hint: 'Pack in one process: they are the whole model’s.',
+    });
   const mine = <T>(all: Iterable<T>): T[] => [...all].filter((_, i) => !shard || i % shard.count === shard.index);
   const plan: PackPlan = { ...whole, decisions: new Map(mine(whole.decisions)), carried: mine(whole.carried) };
   // Who quantizes activations has folded an order of channels into the whole model.
@@ -128,6 +133,7 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
       [...plan.decisions].map(([name, decision]) => [name, declaration(input, name, decision, plan.target)]),
     );
     const card = packedCard(request, plan);
+    const scales = kvScales(input.manifest, plan.target);
     writer = await ArtifactWriter.create(
       output,
       {
@@ -135,6 +141,7 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
         modules,
         carried: plan.carried,
         ...packedCache(input, plan.target),
+        ...(scales && { kvScales: { most: scales.most, tensors: scales.specs } }),
         config,
         card,
       },
@@ -144,6 +151,10 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
       (check) => writeModules(request, plan, modules, writer!, check),
       (check) => writeCarried(request, plan, writer!, check),
     ]);
+    for (const [name, tensor] of scales?.tensors() ?? []) {
+      await writer.write(name, tensor);
+      tensor.dispose();
+    }
     const manifest = await writer.finish(input.manifest.provenance);
     for (const { name } of plan.carried) input.requireCarried(name, manifest.carried[name] as string);
     stopIfAborted(request.signal);

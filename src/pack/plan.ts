@@ -4,6 +4,7 @@ import type { TensorSpec } from '../../formats/safetensors/header.js';
 import { type Tensor, typed } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
 import { groupCount } from '../core/granularity.js';
+import { lostScales } from './kv-scales.js';
 import { splitOf } from './parallel.js';
 import { readerLimits } from './reader-limits.js';
 import { type ModelRoles, rolesOf } from './roles.js';
@@ -64,7 +65,11 @@ export function planPack(checkpoint: CanonicalCheckpoint, targetName: string, ra
     ...model,
     target,
     requested: targetName,
-    notes: [...(redirect ? [redirect.note] : []), ...readerLimits(target, model)],
+    notes: [
+      ...(redirect ? [redirect.note] : []),
+      ...readerLimits(target, model),
+      ...lostScales(checkpoint.manifest, target),
+    ],
     carried,
     facts: new Map([...modules].map(([name, { facts }]) => [name, facts])),
     refusal: refusal(checkpoint.dir, target, decisions, roles, ranks),

@@ -77,6 +77,11 @@ export const FP8_EXPERTS: ReaderLimit = {
   says: 'vLLM does not load FP8 experts without FP8 activations: for vLLM, pack for compressed-tensors-w8a8.',
 };
 
+export const MODELOPT_EXPERTS: ReaderLimit = {
+  applies: ({ expert, layout }) => expert && layout === 'modelopt-fp8',
+  says: 'vLLM reads FP8 experts of ModelOpt with one scale a tensor, which these are not: for vLLM pack for compressed-tensors-w8a8.',
+};
+
 export const HALF_SCALES: ReaderLimit = {
   applies: ({ scaleDtype }, { dtype }) => scaleDtype === 'f16' && dtype === 'bfloat16',
   says: 'The model computes in bfloat16, and vLLM rounds these f16 scales to it (by up to 2^-9 of their size): quantize with --scale-dtype bf16, which solves the weights for bf16 scales.',

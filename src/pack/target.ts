@@ -29,6 +29,8 @@ export interface Taken {
   readonly layout: string;
   /** PackedModule.packing. */
   readonly packing?: 'whole';
+  /** PackedModule.inputMost. */
+  readonly inputMost?: number;
   /** [N, K] that the layout holds, of one rank's part where there are `ranks`. */
   readonly padded: readonly [number, number];
   /** The ranks that share it: by output features (n) or input features (k). */
@@ -92,6 +94,8 @@ export interface PackTarget {
   readonly tensorParallel?: boolean;
   /** Whether what linears read instead of their input (W4Ax) goes along; else weights are packed alone, for 16 bits. */
   readonly activations?: boolean;
+  /** Where its readers look for an FP8 scale of the keys or values of an attention; absent: they look for none. */
+  kvScale?(attention: string, side: 'k' | 'v'): TensorSpec;
   /** What programs that read its artifacts do otherwise than these say. */
   readonly limits?: readonly ReaderLimit[];
   /** Of a target that bind() makes: why a module that is not quantized yet will not fit. */

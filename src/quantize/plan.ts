@@ -55,6 +55,8 @@ export function plannedModules(
   request: Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead' | 'redo'> & {
     readonly mtp?: boolean;
     readonly codes?: { readonly block: number } | undefined;
+    /** Whether the largest magnitudes of inputs will be known; until then they are said to be 1. */
+    readonly inputScales?: boolean | undefined;
   },
 ): Map<string, ModuleDeclaration> {
   const source = new SourceView(checkpoint);
@@ -62,7 +64,8 @@ export function plannedModules(
   const plan = planQuantization(graph, request);
   const kept = request.redo && KeptModules.open(request.redo, source, request.lmHead ? undefined : graph.head.name);
   kept?.close();
-  const { codes } = request;
+  const { codes, inputScales } = request;
+  const most = inputScales ? 1 : undefined;
   const form = (k: number): ActivationForm | undefined => {
     const blocks = codes ? k / codes.block : 0.5;
     return Number.isInteger(blocks)
@@ -72,17 +75,18 @@ export function plannedModules(
   return new Map([
     ...(kept?.declarations() ?? []),
     ...[...plan].map(
-      ([name, { linear, scheme }]) => [name, declareModule(source, linear, scheme, form(linear.k))] as const,
+      ([name, { linear, scheme }]) => [name, declareModule(source, linear, scheme, form(linear.k), most)] as const,
     ),
   ]);
 }
 
-/** A module as the checkpoint will declare it; `form`: what it reads instead of its input. */
+/** A module as the checkpoint will declare it; `form`: what it reads instead of its input; `most`: the largest magnitude of that. */
 export function declareModule(
   source: SourceView,
   linear: LinearRef,
   scheme: QuantScheme,
   form: ActivationForm | undefined,
+  most?: number,
 ): ModuleDeclaration {
   const size = scheme.granularity.kind === 'channel' ? linear.k : scheme.granularity.size;
   return {
@@ -94,6 +98,7 @@ export function declareModule(
     groupIndex: false,
     permutation: form?.order !== undefined,
     sparsity: scheme.sparsity ?? 'none',
+    ...(most !== undefined && { inputMost: most }),
     sourceDtype: source.spec(`${linear.name}.weight`).dtype,
     ...(linear.transposed && { transposed: true }),
     ...(form?.blocks && {

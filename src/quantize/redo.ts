@@ -82,6 +82,10 @@ export class KeptModules {
     return this.checkpoint.manifest.kv;
   }
 
+  get kvMost(): CanonicalCheckpoint['manifest']['kvMost'] {
+    return this.checkpoint.manifest.kvMost;
+  }
+
   /** How the earlier run did on them, in the order of its manifest. */
   lines(): ModuleLine[] {
     return this.names.map((name) => {

@@ -29,6 +29,7 @@ import { quantizeModel } from './model.js';
 import { declareModule, planQuantization } from './plan.js';
 import { Progress } from './progress.js';
 import type { Quantizer } from './quantizer.js';
+import type { Ranges } from './ranges.js';
 import { KeptModules } from './redo.js';
 import type { Redo } from './redo-rule.js';
 import type { ModuleRule } from './rules.js';
@@ -54,6 +55,8 @@ export interface QuantizeRequest {
   readonly activations?: ReadonlyMap<string, ActivationForm>;
   /** How the cache of keys and values is quantized: recorded, and no part of what weights are solved for. */
   readonly kv?: KvForm;
+  /** Largest magnitudes of what linears read, and of keys and values: recorded, for static scales. */
+  readonly ranges?: Ranges;
   /** Also quantize lm_head, where it is not tied to the embedding. */
   readonly lmHead: boolean;
   /** Also quantize layers of multi-token prediction. */
@@ -121,17 +124,23 @@ export async function quantizeCheckpoint(
       blocks: graph.blocks.length,
       left: unusedTensors(source, graph),
     });
+    const { ranges } = request;
+    const kvMost = ranges?.cache ?? kept?.kvMost;
     const canonical: CanonicalPlan = {
       modules: new Map([
         ...(kept?.declarations() ?? []),
         ...[...plan].map(
           ([name, { linear, scheme }]) =>
-            [name, declareModule(source, linear, scheme, request.activations?.get(name))] as const,
+            [
+              name,
+              declareModule(source, linear, scheme, request.activations?.get(name), ranges?.inputs?.get(name)),
+            ] as const,
         ),
       ]),
       carried: carried.map((name) => source.spec(name)),
       config: readConfigText(source.dir, source.config),
       ...((request.kv ?? kept?.kv) && { kv: request.kv ?? kept?.kv }),
+      ...(kvMost && { kvMost }),
     };
     const recorded = provenance(request, source, kept);
     const identity = runIdentity(request, recorded, rts);

@@ -71,6 +71,11 @@ export function compareManifests(recorder: Recorder, canonical: CanonicalSide, m
     ...{ check, got: JSON.stringify(manifest.kv) ?? 'none', expected: JSON.stringify(cache) ?? 'none' },
     message: 'the KV cache scheme in lpq.json differs from that of the quantized checkpoint',
   });
+  const most = verifiedTarget(manifest.target)?.kvScale ? canonical.manifest.kvMost : undefined;
+  recorder.check(isDeepStrictEqual(manifest.kvScales?.most, most), {
+    ...{ check, got: JSON.stringify(manifest.kvScales?.most) ?? 'none', expected: JSON.stringify(most) ?? 'none' },
+    message: 'how large keys and values are in lpq.json is not what the quantized checkpoint says',
+  });
 }
 
 /** One module: what the two manifests say of it, then every decoded part byte by byte. */
@@ -124,6 +129,7 @@ export function compareEntries(
   // Targets that pack weights alone leave out what they would have multiplied.
   if (verifiedTarget(target)?.activations === 'blocks' || module.activations)
     found.push(same('precisions of activations', module.activations, entry.activations));
+  if (module.inputMost !== undefined) found.push(same('largest input', module.inputMost, entry.inputMost, false));
   const { weight: _, ...hashes } = module.canonical;
   const message = `module '${name}': the canonical hashes in lpq.json differ from those of the quantized checkpoint`;
   recorder.check(isDeepStrictEqual({ ...hashes }, { ...entry.sha256 }), { check: 'against', module: name, message });

@@ -1,5 +1,7 @@
+import path from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import type { ArtifactManifest } from '../../formats/artifact/schema.js';
+import { readRegularText } from '../../formats/directory/read-file.js';
 import { LpqError } from '../core/error.js';
 import { expectation } from './expectation.js';
 import { asObject, checkKeys, type Fail, type Json, Maybe } from './keys.js';
@@ -60,6 +62,21 @@ export function checkConfig(
     // A rule that cannot be followed says nothing about any module.
     fail(error.message, error.got);
   }
+}
+
+/** What a target states in a file beside config.json is the same. */
+export function checkBeside(recorder: Recorder, dir: string, target: string, config: Json): void {
+  const beside = verifiedTarget(target)?.beside;
+  const stated = asObject(config.quantization_config);
+  if (!beside || !stated) return;
+  let found: unknown;
+  try {
+    found = JSON.parse(readRegularText(path.join(dir, beside.file)));
+  } catch {
+    found = undefined; // missing or no JSON: as wrong as another statement
+  }
+  const message = `${beside.file} does not say what quantization_config of config.json says`;
+  recorder.check(isDeepStrictEqual(found, beside.says(stated)), { check: 'config', message });
 }
 
 /** Of a config that an engine reads: what it believes of every linear. Throws LPQ_CONFIG, LPQ_BUDGET about its rules. */

@@ -54,6 +54,10 @@ function* soundness(module: PackedModule, layout: VerifiedLayout | undefined): G
   if (activations && !layout?.activations) yield `layout ${module.layout} is for activations of 16 bits`;
   if (activations && (activations.bits.length !== k / 128 || activations.clip.length !== k / 128))
     yield `${activations.bits.length} blocks of activations are not K / 128 = ${k / 128}`;
+  if ((module.inputMost !== undefined) !== (layout?.input === true))
+    yield layout?.input
+      ? 'nothing says how large its input is'
+      : `layout ${module.layout} stores no scale of the input, whose size is stated`;
   if (layout?.tiles) return;
   if (`${module.padded}` !== `${[n, k]}`)
     yield `a padded shape of [${module.padded}] does not suit [${n}, ${k}] in layout ${module.layout}`;

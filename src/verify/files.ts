@@ -142,6 +142,7 @@ export function checkTensorNames(recorder: Recorder, manifest: ArtifactManifest,
   for (const [module, { tensors }] of Object.entries(manifest.modules))
     for (const name of Object.keys(tensors)) own(name, `module '${module}'`);
   for (const name of Object.keys(manifest.carried)) own(name, 'the carried tensors');
+  for (const name of Object.keys(manifest.kvScales?.tensors ?? {})) own(name, 'the scales of the cache');
   for (const tensor of weights.names()) {
     const message = `tensor '${tensor}' is in the shards but not in lpq.json`;
     recorder.check(owners.has(tensor), { check: 'tensors', tensor, message });

@@ -61,6 +61,8 @@ export interface CompressedForm {
   readonly format: string;
   /** One code a byte: a scale may be of whole blocks, or of the tensor. */
   readonly whole?: boolean;
+  /** Stated of the scales. */
+  readonly scaleDtype?: string;
 }
 
 /**
@@ -101,6 +103,8 @@ export interface VerifiedLayout {
   };
   /** A module may say what its linear reads instead of its input. */
   readonly activations?: boolean;
+  /** A scale of the input is stored, of a module that says how large that is (PackedModule.inputMost). */
+  readonly input?: boolean;
   /** Codes may stand whole in each word (PackedModule.packing). */
   readonly wholeWords?: boolean;
   readonly compressed?: CompressedForm;

@@ -10,11 +10,12 @@ import type { NativeRuntime } from '../../native/binding.js';
 import { tell } from '../core/activity.js';
 import { multipliesCodes } from '../model/packed.js';
 import { compareCarried, compareManifests, otherCheckpoint } from './against.js';
-import { checkConfig } from './config.js';
+import { checkBeside, checkConfig } from './config.js';
 import { checkFiles, checkSeal, checkTensorNames, compareFiles } from './files.js';
 import { isGguf, verifyGguf } from './gguf.js';
 import { verifyCache } from './kv.js';
 import type { CacheMaker } from './kv-case.js';
+import { checkKvScales } from './kv-scales.js';
 import { modelLinears } from './linears.js';
 import { type ModuleContext, verifyModule } from './module.js';
 import { CHECKS, type ModuleReport, Recorder, type VerifyReport } from './report.js';
@@ -77,6 +78,7 @@ export async function verifyArtifact(options: VerifyOptions): Promise<VerifyRepo
     checkTensorNames(recorder, manifest, weights);
     const shapes = new ArtifactShapes(dir, config, manifest, weights);
     checkConfig(recorder, manifest, config, readMirror(dir), modelLinears(recorder, shapes, weights, canonical));
+    checkBeside(recorder, dir, manifest.target, config);
     if (canonical) {
       compareManifests(recorder, canonical, manifest);
       const made = [
@@ -89,7 +91,9 @@ export async function verifyArtifact(options: VerifyOptions): Promise<VerifyRepo
     const context = { runtime, kernel, dynamic, weights, recorder, canonical, emulate, seed, target: manifest.target };
     await checkCarried(context, manifest);
     checkCache(recorder, manifest);
-    if (!manifest.kv) recorder.detail('kv', 'lpq.json has no KV cache scheme');
+    await checkKvScales(recorder, manifest, weights, shapes);
+    if (manifest.kvScales) recorder.detail('kv', 'FP8, a scale for the keys and one for the values of each attention');
+    else if (!manifest.kv) recorder.detail('kv', 'lpq.json has no scheme for the cache');
     else if (!('form' in manifest.kv)) recorder.detail('kv', 'it is simulated (docs/fmpq.md), not packed');
     else if (!options.cache) recorder.detail('kv', 'not asked for');
     else {

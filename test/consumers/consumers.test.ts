@@ -1,11 +1,14 @@
 import assert from 'node:assert/strict';
-import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { copyFileSync, existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
 import { execa } from 'execa';
 import { writeSafetensors } from '../../formats/safetensors/write.js';
-import { lpq, model, root } from '../src/cli/lpq.js';
+import { loadMix } from '../../src/calibrate/mix.js';
+import { openPrefix } from '../../src/calibrate/prefix.js';
+import { openTokenizer } from '../../src/calibrate/tokenizer.js';
+import { CALIB, lpq, model, root, text } from '../src/cli/lpq.js';
 import { ARCHITECTURES } from '../src/model/fixtures.js';
 import { writeDecoded } from './expected.js';
 
@@ -35,6 +38,8 @@ interface Case {
   readonly logits?: number;
   /** A recipe's rules. */
   readonly rules?: readonly object[];
+  /** Scales were calibrated: transformers finds them again, with hooks on the unquantized model. */
+  readonly ranges?: true;
 }
 
 const [HALF, BRAIN] = [2 ** -10, 2 ** -8];
@@ -61,6 +66,19 @@ const CASES: readonly Case[] = [
     target: 'compressed-tensors-w8a8',
     options: ['--bits', '8', '--group-size', 'channel'],
   },
+  { ...compressed, name: 'kv', source: 'gemma2', options: [...W4, '--kv-scales'], ranges: true },
+  {
+    ...{ ...compressed, name: 'static', target: 'compressed-tensors-w8a8', ranges: true },
+    options: ['--dtype', 'f8e4m3', '--input-scales', '--kv-scales'],
+  },
+  {
+    ...{ ...compressed, name: 'w4a8', source: 'tiny-llama', target: 'compressed-tensors-w4a8', ranges: true },
+    options: ['--bits', '4', '--group-size', '128', '--kv-scales'],
+  },
+  {
+    ...{ ...compressed, name: 'w4a4', target: 'compressed-tensors-w4a4', ranges: true, bound: BRAIN },
+    ...{ options: ['--dtype', 'nvfp4', '--input-scales', '--kv-scales'], dtype: 'bfloat16' },
+  },
   { ...compressed, name: 'experts', source: 'mixtral', options: W4, bound: HALF },
   // Published in one tensor a block, packed with a name for each: transformers puts them together again. It rounds them to f16, by
   // 2^-11 of their size, through two blocks to logits of up to 4.
@@ -85,20 +103,36 @@ async function run(...args: string[]): Promise<void> {
 }
 
 /** DIR/NAME as `lpq pack` makes it, and beside it what its readers must find. */
-async function prepare(dir: string, { name, source, target, options, rules, how }: Case): Promise<void> {
+async function prepare(dir: string, { name, source, target, options, rules, how, ranges }: Case): Promise<string> {
   const known = path.join(ARCHITECTURES, source);
   const made = path.join(dir, 'sources', source);
   const from = source === 'tiny-llama' ? model : existsSync(made) ? made : known;
   const [quantized, out] = [path.join(dir, `${name}.q`), path.join(dir, name)];
+  if (ranges && from === made) copyFileSync(path.join(model, 'tokenizer.json'), path.join(made, 'tokenizer.json'));
   const recipe = path.join(dir, `${name}.json`);
   if (rules) writeFileSync(recipe, JSON.stringify({ rules }));
-  const given = [...options, ...(rules ? ['--recipe', recipe] : [])];
+  const given = [...options, ...(rules ? ['--recipe', recipe] : []), ...(ranges ? CALIBRATION : [])];
   await run('quantize', from, '-o', quantized, '--method', 'rtn', '--no-report', ...given);
   await run('pack', quantized, '--target', target, '-o', out);
   if (how !== 'config') await writeDecoded(quantized, out, `${out}.expected.safetensors`);
   if (how === 'transformers')
     await run('logits', out, '--ids', path.join(dir, 'ids.safetensors'), '-o', `${out}.logits.safetensors`);
   rmSync(quantized, { recursive: true });
+  if (ranges) await writeSequences(from, path.join(dir, `${name}.calibration.safetensors`));
+  return from;
+}
+
+const [SAMPLES, LENGTH] = [4, 48];
+const CALIBRATION = [...CALIB, '--samples', `${SAMPLES}`, '--seq-len', `${LENGTH}`];
+
+/** The sequences that CALIBRATION means for a model: ids I32 [SAMPLES, LENGTH]. */
+async function writeSequences(source: string, file: string): Promise<void> {
+  const { sequences } = await loadMix([{ file: text, weight: 1 }], await openTokenizer(source), {
+    ...{ samples: SAMPLES, length: LENGTH, seed: 0, join: false, prefix: openPrefix(source, 'auto').ids },
+    ...{ prefixConversations: false, chat: () => assert.fail('no conversation') },
+  });
+  const data = Int32Array.from(sequences.flatMap((each) => [...each]));
+  await writeSafetensors(file, [{ name: 'ids', dtype: 'I32', shape: [sequences.length, LENGTH], data }]);
 }
 
 interface Result {
@@ -107,6 +141,8 @@ interface Result {
   readonly weights: number;
   readonly relative: number;
   readonly logits?: number;
+  readonly scales?: number;
+  readonly scale?: number;
 }
 
 test("transformers, compressed-tensors and gguf-py read lpq's outputs: configs validate, each weight is the one that was packed", {
@@ -121,11 +157,13 @@ test("transformers, compressed-tensors and gguf-py read lpq's outputs: configs v
   await writeSafetensors(path.join(dir, 'ids.safetensors'), [
     { name: 'input_ids', dtype: 'I32', shape: [1, 32], data },
   ]);
-  for (const each of CASES) await prepare(dir, each);
-  writeFileSync(
-    path.join(dir, 'cases.json'),
-    JSON.stringify(CASES.map(({ name, how, dtype = 'float32' }) => ({ name, how, dtype }))),
-  );
+  const listed: object[] = [];
+  for (const each of CASES) {
+    const { name, how, dtype = 'float32', ranges } = each;
+    const source = await prepare(dir, each);
+    listed.push({ name, how, dtype, ...(ranges && { source }) });
+  }
+  writeFileSync(path.join(dir, 'cases.json'), JSON.stringify(listed));
   const { stdout } = await execa(python, [path.join(here, 'load.py'), dir], { env: environment });
   const results = new Map(
     stdout
@@ -134,7 +172,7 @@ test("transformers, compressed-tensors and gguf-py read lpq's outputs: configs v
       .map((line) => JSON.parse(line) as Result)
       .map((result) => [result.name, result]),
   );
-  for (const { name, how, bound = 1e-6, logits } of CASES)
+  for (const { name, how, bound = 1e-6, logits, dtype, ranges } of CASES)
     await t.test(name, () => {
       const result = results.get(name);
       assert.ok(result, `load.py says nothing of ${name}`);
@@ -142,6 +180,12 @@ test("transformers, compressed-tensors and gguf-py read lpq's outputs: configs v
       if (how === 'config') return;
       assert.ok(result.weights > 0, 'no weight was compared');
       assert.ok(result.relative <= bound, `a weight is ${result.relative} of its size away`);
+      if (ranges) {
+        assert.ok((result.scales ?? 0) > 0, 'no scale was compared');
+        // fp32 on both sides, sums in another order through up to four blocks; a reader in bf16 rounds scales by 2^-9.
+        const far = dtype === 'bfloat16' ? 2 ** -8 : 1e-4;
+        assert.ok((result.scale as number) <= far, `a scale is ${result.scale} of its size away`);
+      }
       // fp32 on both sides: sums in another order, through two or four blocks.
       if (logits !== undefined) assert.ok((result.logits as number) <= logits, `a logit is ${result.logits} away`);
     });

@@ -3,6 +3,7 @@
 `load.py CASES` reads CASES/cases.json, a list of {"name", "how", "dtype"}: CASES/NAME is the directory, CASES/NAME.expected.safetensors
 holds NAME.weight of every quantized linear in f32 (and of the rest), CASES/NAME.logits.safetensors the logits of ids. Prints one
 line of JSON a case: {"name", "problems": [...], "weights": how many were compared, "relative": the largest difference of a weight}.
+With "source", the unquantized directory, and CASES/NAME.calibration.safetensors, calibrated scales are compared, too: "scales", "scale".
 `how`: "config" (transformers' AutoConfig alone), "transformers" (from_pretrained, with compressed-tensors), "gguf" (gguf-py).
 """
 
@@ -51,6 +52,50 @@ def compare(result, name, got, expected):
     result["weights"] += 1
 
 
+def ranges(path, result, source, read):
+    """The scales that the reader holds, against the largest magnitudes that hooks see in the unquantized model."""
+    from transformers.cache_utils import DynamicCache
+
+    ids = load_file(f"{path}.calibration.safetensors")["ids"].long()
+    plain = getattr(hf, AutoConfig.from_pretrained(source).architectures[0]).from_pretrained(
+        source, dtype=torch.float32, attn_implementation="eager"
+    )
+    largest = {}
+
+    def see(name, value):
+        largest[name] = max(largest.get(name, 0.0), value.detach().abs().max().item())
+
+    for name, module in plain.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            module.register_forward_pre_hook(lambda _, inputs, name=name: see(name, inputs[0]))
+    update = DynamicCache.update
+
+    def watched(self, keys, values, layer, *rest, **more):
+        see(f"{layer}.k", keys)
+        see(f"{layer}.v", values)
+        return update(self, keys, values, layer, *rest, **more)
+
+    DynamicCache.update = watched
+    try:
+        with torch.no_grad():
+            plain(ids, past_key_values=DynamicCache())
+    finally:
+        DynamicCache.update = update
+    result["scale"], result["scales"] = 0.0, 0
+    for name, value in {**dict(read.named_parameters()), **dict(read.named_buffers())}.items():
+        module, _, last = name.rpartition(".")
+        if last in ("k_scale", "v_scale"):
+            expected = largest[f"{module.split('.')[2]}.{last[0]}"] / 448
+        elif last == "input_scale":
+            expected = largest[module] / 448
+        elif last == "input_global_scale":
+            expected = 448 * 6 / largest[module]
+        else:
+            continue
+        result["scale"] = max(result["scale"], abs(value.float().item() / expected - 1))
+        result["scales"] += 1
+
+
 def transformers(path, result, dtype):
     found = config(path, result, dtype)
     model, told = getattr(hf, found.architectures[0]).from_pretrained(
@@ -81,6 +126,7 @@ def transformers(path, result, dtype):
         for expert in range(value.shape[0]):
             whole = torch.cat([weights[f"{source}.{expert}.{part}.weight"] for part in parts])
             compare(result, f"{name}[{expert}]", value[expert], whole)
+    return model
 
 
 def gguf(path, result, dtype):
@@ -118,7 +164,9 @@ def main(cases):
         result = {"name": case["name"], "problems": [], "weights": 0, "relative": 0.0}
         try:
             read = {"config": config, "transformers": transformers, "gguf": gguf}[case["how"]]
-            read(f"{cases}/{case['name']}", result, case["dtype"])
+            model = read(f"{cases}/{case['name']}", result, case["dtype"])
+            if "source" in case:
+                ranges(f"{cases}/{case['name']}", result, case["source"], model)
         except Exception as error:
             result["problems"].append(f"{type(error).__name__}: {str(error)[:600]}")
         print(json.dumps(result), flush=True)

@@ -22,6 +22,8 @@ interface Variant {
   readonly lmHead?: boolean;
   readonly kv?: QuantizeRequest['kv'];
   readonly activations?: true;
+  /** Largest magnitudes of inputs, keys and values, as if a text had been read. */
+  readonly ranges?: true;
   /** Made of another variant: groups named by g_idx, or columns in another order. */
   readonly columns?: 'g_idx' | 'permutation';
 }
@@ -67,6 +69,19 @@ export const VARIANTS = {
   fp8: { model: 'dense', scheme: { dtype: 'f8e4m3', groupSize: 'channel' }, rules: PLAIN },
   mxfp4: { model: 'dense', scheme: { dtype: 'mxfp4' }, rules: PLAIN },
   nvfp4: { model: 'dense', scheme: { dtype: 'nvfp4' }, rules: PLAIN },
+  mxfp8: { model: 'dense', scheme: { dtype: 'mxfp8' }, rules: PLAIN },
+  static8: { model: 'dense', scheme: { dtype: 'f8e4m3', groupSize: 'channel' }, rules: PLAIN, ranges: true },
+  static4: { model: 'dense', scheme: { dtype: 'nvfp4' }, rules: PLAIN, ranges: true },
+  cache: { model: 'dense', scheme: { bits: 4, groupSize: 128 }, rules: PLAIN, ranges: true },
+  eights: {
+    model: 'dense',
+    scheme: { dtype: 'nvfp4' },
+    rules: [
+      ...PLAIN,
+      [/self_attn/, { dtype: 'f8e4m3', groupSize: 'channel' }],
+      [/layers\.0\.mlp\.down/, { dtype: 'mxfp8' }],
+    ],
+  },
   sparse: { model: 'dense', scheme: { bits: 4, groupSize: 128, sparsity: '2:4' }, rules: PLAIN },
   codes: {
     model: 'dense',
@@ -106,10 +121,11 @@ export class Shelf {
       quantizer: rtnQuantizer(),
       calibration: undefined,
       lmHead: variant.lmHead ?? false,
-      options: { ...variant.scheme },
+      options: { ...variant.scheme, ...(variant.ranges && { inputScales: true, kvScales: true }) },
       version: '0.1.0',
       ...(variant.kv && { kv: variant.kv }),
       ...(variant.activations && { activations: activationsOf(source) }),
+      ...(variant.ranges && { ranges: rangesOf(source) }),
     });
     if (variant.columns) await reordered(plain, output, variant.columns);
     return output;
@@ -129,6 +145,16 @@ function activationsOf(dir: string): Map<string, ActivationForm> {
       }),
     ),
   );
+}
+
+/** A number above 0 for each linear and each attention. */
+function rangesOf(dir: string): NonNullable<QuantizeRequest['ranges']> {
+  const source = SourceCheckpoint.open(dir);
+  const feeds = openModel(source).blocks.flatMap(({ stages }) => stages.flatMap((stage) => stage.feeds));
+  source.close();
+  const inputs = new Map(feeds.flatMap(({ linears }, i) => linears.map(({ name }) => [name, 1.3 + i] as const)));
+  const paths = [...inputs.keys()].filter((name) => /self_attn\.o_proj$/.test(name)).map((name) => name.slice(0, -7));
+  return { inputs, cache: Object.fromEntries(paths.map((at, i) => [at, { keys: 2.7 + i, values: 1.1 + i }])) };
 }
 
 /** The checkpoint once more with the same codes for columns elsewhere: packing moves them and asks no sense of them. */

@@ -14,7 +14,7 @@ import { line } from '../terminal/terminal.js';
 import { bytes, duration } from '../terminal/units.js';
 import { calibrate, openStatistics, saveStatistics } from './calibration.js';
 import type { Deployment } from './deployment.js';
-import { PREDICTION_FIELD, TEXT_FIELDS } from './fields.js';
+import { PREDICTION_FIELD, RANGE_FIELDS, TEXT_FIELDS } from './fields.js';
 import { declare, deviceFor, kvOptions, methodOptions } from './method.js';
 import { methodOf, methodThat } from './methods.js';
 import {
@@ -34,7 +34,7 @@ function calibrationOptions(command: Command): Command {
       'calibration text: .txt, or .jsonl with {"text": ...} or {"messages": ...}; repeat it to mix texts by weight (default: bundled books)',
       (given: string, before: readonly string[] = []) => [...before, given],
     ),
-    TEXT_FIELDS,
+    [...TEXT_FIELDS, ...RANGE_FIELDS],
   )
     .option('--save-stats <dir>', 'save the calibration statistics of the unquantized model, for --stats of other runs')
     .option('--stats <dir>', 'quantize with saved statistics: no calibration text, no forward pass');
@@ -205,7 +205,8 @@ async function checkPlan(
     const plan = withGroups(method, () => planQuantization(graph, request));
     if (packTarget !== undefined) {
       const { previewPack } = await import('../../pack/preview.js');
-      const modules = plannedModules(checkpoint, { ...request, codes: method.codes });
+      const { inputScales } = settings;
+      const modules = plannedModules(checkpoint, { ...request, codes: method.codes, inputScales });
       previewPack({ dir: source, config: checkpoint.config, modules }, packTarget);
     }
     if (redo) plannedModules(checkpoint, request);

@@ -63,7 +63,11 @@ export async function targeted(options: QuantizeOptions, { engine, output }: Dep
   const checkpoint = SourceCheckpoint.open(options.source);
   try {
     planQuantization(openBlocks(checkpoint, request.mtp), request);
-    const modules = plannedModules(checkpoint, { ...request, codes: methodOf(settings).codes });
+    const modules = plannedModules(checkpoint, {
+      ...request,
+      codes: methodOf(settings).codes,
+      inputScales: settings.inputScales,
+    });
     const schemes = new Map([...modules].map(([name, module]) => [name, schemeOfModule(module)] as const));
     const packTarget = engineTarget(engine, schemes, await engineModel(checkpoint.config, checkpoint.names()));
     return { ...options, packTarget, reportAs: output };

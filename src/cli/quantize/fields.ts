@@ -95,6 +95,22 @@ export const TEXT_FIELDS: readonly MethodOption[] = [
   },
 ];
 
+/** What calibration finds for others to quantize while they run: any method may be asked for it. */
+export const RANGE_FIELDS: readonly MethodOption[] = [
+  {
+    field: 'inputScales',
+    flags: '--input-scales',
+    help: 'calibrate a scale of what each linear reads: static FP8, NVFP4 activations (docs/engines.md)',
+    takes: 'switch',
+  },
+  {
+    field: 'kvScales',
+    flags: '--kv-scales',
+    help: 'calibrate scales of keys and values for engines that keep them in FP8 (docs/engines.md)',
+    takes: 'switch',
+  },
+];
+
 export const PREDICTION_FIELD: MethodOption = {
   field: 'mtp',
   flags: '--mtp',
@@ -147,6 +163,7 @@ export const FIELDS: readonly MethodOption[] = [
   ...METHODS_FIELDS,
   ...CALIBRATION_FIELDS,
   ...TEXT_FIELDS,
+  ...RANGE_FIELDS,
   HEAD_FIELD,
   PREDICTION_FIELD,
   ...KV_FIELDS,

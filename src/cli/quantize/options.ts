@@ -74,7 +74,7 @@ export async function quantizeOptions(
   source: string,
   flags: QuantizeFlags,
 ): Promise<QuantizeOptions | (CalibrationOptions & { readonly output?: undefined })> {
-  const { checkCalibration, mergeSettings } = await import('./settings.js');
+  const { checkCalibration, mergeSettings, readsText } = await import('./settings.js');
   const { readRecipe } = await import('./recipe.js');
   const { parseWeighted } = await import('../../calibrate/mix.js');
   const { output, recipe, saveStats, pack, resume, restart } = flags;
@@ -86,7 +86,8 @@ export async function quantizeOptions(
   const file: Recipe = recipe === undefined ? { settings: {}, rules: [] } : readRecipe(recipe);
   // A text on the command line takes the place of the recipe's statistics, and the other way round.
   const named = given.method ?? file.settings.method;
-  const calibrated = named === undefined || methodOf({ method: named }).needs !== 'weights';
+  const asked = { ...file.settings, ...given };
+  const calibrated = named === undefined || readsText(methodOf({ method: named }), asked);
   const calib = flags.calib ?? (calibrated && flags.stats === undefined ? file.calib : undefined) ?? [];
   const stats = flags.stats ?? (calibrated && flags.calib === undefined ? file.stats : undefined);
   const idle =
@@ -124,6 +125,10 @@ export async function quantizeOptions(
             : 'Run lpq merge, then pack its output.',
       },
     );
+  if (flags.shard && (settings.inputScales || settings.kvScales))
+    throw new LpqError('LPQ_USAGE', '--shard does not go with --input-scales and --kv-scales', {
+      hint: 'Their forward pass goes through the whole model: quantize it in one process.',
+    });
   const redo = redoOf(flags, methodOf(settings));
   const place = flags.shard && !flags.dryRun && !flags.printRecipe ? shardPath(output, flags.shard) : output;
   return {

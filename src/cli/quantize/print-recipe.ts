@@ -9,6 +9,7 @@ import { methodOf } from './methods.js';
 import type { CalibrationOptions, QuantizeOptions } from './options.js';
 import type { RecipeFile } from './recipe.js';
 import { recordedRules } from './run.js';
+import { readsText } from './settings.js';
 
 /** The recipe that repeats a run: every setting, defaults too, so that later defaults do not change it. */
 export function recipeOf(options: CalibrationOptions & Partial<Pick<QuantizeOptions, 'rules'>>): RecipeFile {
@@ -27,7 +28,9 @@ export function recipeOf(options: CalibrationOptions & Partial<Pick<QuantizeOpti
 export function printRecipe(options: CalibrationOptions & Partial<Pick<QuantizeOptions, 'rules'>>, run: Run): void {
   const recipe = recipeOf(options);
   const bundled =
-    options.calib.length === 0 && options.stats === undefined && methodOf(options.settings).needs !== 'weights';
+    options.calib.length === 0 &&
+    options.stats === undefined &&
+    readsText(methodOf(options.settings), options.settings);
   const schema = ['..', '..', '..', '..', 'share', 'schemas', 'recipe.schema.json'];
   const place = path.resolve(path.dirname(fileURLToPath(import.meta.url)), ...schema);
   const text = [

@@ -13,9 +13,11 @@ import { measured } from './measure.js';
 import { prepared } from './method.js';
 import { methodOf } from './methods.js';
 import type { QuantizeOptions } from './options.js';
+import { rangesOf } from './ranges.js';
 import type { RecipeFile, RecipeRule } from './recipe.js';
 import { resumable } from './resumable.js';
 import type { RunReport } from './run-report.js';
+import { readsText } from './settings.js';
 import { blockFacts, blockLine, finished, moduleLine } from './summary.js';
 
 /** Calibrates, quantizes and tells of it: what is left of `lpq quantize` when all that can be refused has been. */
@@ -29,15 +31,15 @@ export async function quantizeInto(
   const { quantizeCheckpoint } = await import('../../quantize/run.js');
   const { backendOf } = await import('../../quantize/identity.js');
   const { schemesFrom } = await import('./schemes.js');
-  const { settings, source, output } = options;
-  const schemes = schemesFrom(settings, options.rules);
+  const { settings, source, output, rules } = options;
   const started = performance.now();
   const method = methodOf(settings);
   const quantizer = await method.quantizer(settings);
   const { clock } = noted ?? {};
-  clock?.enter(quantizer.statistics && !statistics ? 'calibration text' : 'preflight');
-  const calibration = quantizer.statistics && !statistics ? await calibrate(options, run) : undefined;
-  const { needsOfRun } = await import('./needs.js');
+  const calibrates = readsText(method, settings) && !statistics;
+  clock?.enter(calibrates ? 'calibration text' : 'preflight');
+  const calibration = calibrates ? await calibrate(options, run) : undefined;
+  const { needsOf } = await import('./dry-run.js');
   const { preflight } = await import('../options/preflight.js');
   // What is read at the end is there at the beginning.
   if (typeof options.evalText === 'string')
@@ -49,16 +51,16 @@ export async function quantizeInto(
   }
   if (calibration && options.saveStats !== undefined) clock?.enter('statistics');
   if (calibration && options.saveStats !== undefined) await saveStatistics(options, calibration, rts, run);
-  const request = { source, ...schemes, lmHead: settings.lmHead };
+  const request = { source, ...schemesFrom(settings, rules), lmHead: settings.lmHead };
   if (method.prepare) clock?.enter('activations');
-  const { more, kv } = await withSource(source, async (opened) => ({
+  const { more, ranges, kv } = await withSource(source, async (opened) => ({
     more: await prepared(opened, request, { settings, quantizer, calibration }, rts, run),
+    ranges: calibration ? await rangesOf(opened, request, { settings, calibration }, rts, run) : {},
     kv: (await import('../options/kv.js')).kvOf(settings, opened),
   }));
   clock?.enter('reading the model');
   let task: ReturnType<typeof run.report.task> | undefined;
-  let [done, stage, total] = [0, '', 0];
-  let directory: OutputDirectory | undefined;
+  let [done, stage, total, directory] = [0, '', 0, undefined as OutputDirectory | undefined];
   const summary = await quantizeCheckpoint(
     rts,
     {
@@ -67,7 +69,7 @@ export async function quantizeInto(
       quantizer,
       calibration,
       ...(statistics && { statistics }),
-      ...more,
+      ...{ ...more, ...ranges },
       ...(kv && { kv }),
       options: { ...recorded(options), backend: backendOf(rts) },
       version: version(),
@@ -162,9 +164,8 @@ async function withSource<T>(dir: string, work: (source: SourceCheckpoint) => Pr
 
 /** What goes into the checkpoint's provenance: what the bytes depend on, no paths, devices or threads. */
 function recorded({ settings, rules, stats, redo, lora, requantize }: QuantizeOptions): Record<string, unknown> {
-  const { needs } = methodOf(settings);
   // A text that nobody read, or that was read before, is no setting of this run; as tokenizers begin texts is no choice.
-  const read = needs !== 'weights' && stats === undefined;
+  const read = readsText(methodOf(settings), settings) && stats === undefined;
   const idle = read ? [] : [...CALIBRATION_FIELDS, ...TEXT_FIELDS].map(({ field }) => field);
   const kept = Object.entries(settings).filter(
     ([field, value]) => !idle.includes(field) && !(field === 'bos' && value === 'auto'),

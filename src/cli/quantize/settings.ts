@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { LpqError } from '../../core/error.js';
 import { hintFor, type Meanings } from '../../core/names.js';
+import type { Method } from '../../quantize/method.js';
 import {
   flagOf,
   isWords,
@@ -15,6 +16,7 @@ import {
   fieldOf,
   KV_FIELDS,
   METHODS_FIELDS,
+  RANGE_FIELDS,
   SCHEME_FIELDS,
   TEXT_FIELDS,
 } from './fields.js';
@@ -51,6 +53,8 @@ interface RunSettings {
   readonly bos: 'auto' | 'always' | 'never';
   readonly lmHead: boolean;
   readonly mtp?: boolean;
+  readonly inputScales?: boolean;
+  readonly kvScales?: boolean;
 }
 
 /** Everything about a quantization that its bytes depend on, but for the model and the text. */
@@ -129,7 +133,7 @@ export function mergeSettings(flags: Settings, recipe: Settings, typed = true): 
       hint: 'Use for example --bits 4, --dtype i8 or --dtype f4e2m1.',
     });
   const text = [...CALIBRATION_FIELDS, ...TEXT_FIELDS];
-  if (method.needs === 'weights')
+  if (!readsText(method, given))
     refuseText(
       method.name,
       text.find(({ field }) => flags[field] !== undefined),
@@ -148,8 +152,28 @@ export function mergeSettings(flags: Settings, recipe: Settings, typed = true): 
     }),
   ) as FullSettings;
   requireKv(settings);
+  requireRanges(settings);
   method.check?.(settings);
   return settings;
+}
+
+/** Whether anything of a run looks at a calibration text. */
+export function readsText({ needs }: Pick<Method, 'needs'>, { inputScales, kvScales }: Settings): boolean {
+  return needs !== 'weights' || inputScales === true || kvScales === true;
+}
+
+/** Throws LPQ_USAGE for scales of what the method changes, or nobody looks at. */
+function requireRanges(settings: FullSettings): void {
+  const asked = RANGE_FIELDS.find(({ field }) => settings[field] === true);
+  if (!asked) return;
+  if (methodOf(settings).codes)
+    throw new LpqError('LPQ_USAGE', `${flagOf(asked)} does not go with --method ${settings.method}`, {
+      hint: `Use ${methodThat(({ codes }) => !codes)}: this method has activations of its own.`,
+    });
+  if (settings.inputScales && settings.mtp)
+    throw new LpqError('LPQ_USAGE', '--input-scales does not go with --mtp', {
+      hint: 'Leave --mtp out: layers of multi-token prediction stay in 16 bits.',
+    });
 }
 
 /** Throws LPQ_USAGE for an option about a text with a method that takes none. */
@@ -184,9 +208,17 @@ interface CalibrationGiven {
 export function checkCalibration(settings: FullSettings, flags: Settings, given: CalibrationGiven): FullSettings {
   const { calib, saveStats, stats } = given;
   const { name, needs, options } = methodOf(settings);
-  const idle = ([calib && '--calib', saveStats && '--save-stats', stats && '--stats'] as const).find((flag) => flag);
+  const method = methodOf(settings);
+  const ranged = method.needs === 'weights' && readsText(method, settings);
+  const flagged = [!ranged && calib && '--calib', saveStats && '--save-stats', stats && '--stats'] as const;
+  const idle = flagged.find((flag) => flag);
   if (needs === 'weights') refuseText(name, idle || undefined);
   if (!stats) return settings;
+  const ranges = RANGE_FIELDS.find(({ field }) => settings[field] === true);
+  if (ranges)
+    throw new LpqError('LPQ_USAGE', `${flagOf(ranges)} needs a calibration text, which --stats does not have`, {
+      hint: 'Leave one of them out.',
+    });
   if (needs === 'activations')
     throw new LpqError('LPQ_USAGE', `--method ${name} needs activations, which --stats does not have`, {
       hint: 'Leave --stats out: the method needs a forward pass of the quantized model.',

@@ -1,14 +1,16 @@
 import type { PackLayout } from '../layout.js';
 import { awqLayout } from './awq.js';
 import { cometLayout } from './comet.js';
-import { mxfp4Layout, nvfp4Layout } from './fp4.js';
+import { mxfp4Layout, nvfp4Input, nvfp4Layout } from './fp4.js';
 import { gptqLayout, gptqV2Layout } from './gptq.js';
 import { marlinLayout } from './marlin.js';
+import { modelOptFp8, modelOptNvfp4, modelOptNvfp4Input } from './modelopt.js';
+import { mxfp8Layout } from './mxfp8.js';
 import { packQuantized } from './pack-quantized.js';
 import { sparseMarlinLayout } from './sparse-marlin.js';
 import { tilusLayout } from './tilus.js';
 import { turbomindLayout, turbomindSm70Layout } from './turbomind.js';
-import { floatQuantized, intQuantized } from './whole-bytes.js';
+import { floatQuantized, floatStatic, intQuantized } from './whole-bytes.js';
 
 /** Every layout that targets choose among; GGUF has a writer of its own. */
 export const PACK_LAYOUTS: readonly PackLayout[] = [
@@ -23,7 +25,13 @@ export const PACK_LAYOUTS: readonly PackLayout[] = [
   awqLayout,
   packQuantized,
   intQuantized,
-  floatQuantized(false),
+  floatQuantized,
+  floatStatic,
   nvfp4Layout,
+  nvfp4Input,
   mxfp4Layout,
+  mxfp8Layout,
+  modelOptFp8,
+  modelOptNvfp4,
+  modelOptNvfp4Input,
 ];

@@ -1,4 +1,5 @@
 import { packQuantizedTensors } from '../../../formats/compressed-tensors/layout.js';
+import { tokens } from '../../../formats/compressed-tensors/schemes.js';
 import { allocate, fromTyped, type Tensor } from '../../../native/binding.js';
 import { groupCount } from '../../core/granularity.js';
 import { allPacked, pack } from '../../layout/engine.js';
@@ -72,4 +73,21 @@ export const packQuantized: CompressedLayout = {
   },
 
   memory: { bits: [1, 2, 3, 4, 5, 6, 7, 8], unit: [1, 32], of: rowStreams },
+};
+
+/** 4 bits for activations in FP8, one scale a token: groups of 128, as the kernels for it have them. */
+export const packQuantizedW4A8: CompressedLayout = {
+  ...packQuantized,
+
+  fit(name, module, facts) {
+    const form = integerForm(module, facts);
+    if (!hasForm(form)) return form;
+    if (form.bits !== 4) return noForm(`it has ${form.bits} bits and W4A8 has 4`, 'Quantize it with --bits 4.');
+    if (!form.symmetric) return noForm('W4A8 kernels have no zero points', 'Quantize it without --asym.');
+    if (module.granularity.kind !== 'group' || module.granularity.size !== 128 || module.groupIndex)
+      return noForm('W4A8 kernels have groups of 128 in their places', 'Quantize it with --group-size 128.');
+    return packQuantized.fit(name, module, facts);
+  },
+
+  scheme: (module) => ({ ...packQuantized.scheme(module), activations: tokens(8, 'float') }),
 };

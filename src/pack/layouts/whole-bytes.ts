@@ -1,11 +1,11 @@
 import type { CanonicalModule } from '../../../formats/canonical/schema.js';
 import { scaleShape } from '../../../formats/canonical/tensors.js';
 import { byteTensors } from '../../../formats/compressed-tensors/layout.js';
-import type { CompressedScheme } from '../../../formats/compressed-tensors/schemes.js';
-import { allocate, type Tensor, typed } from '../../../native/binding.js';
+import { type CompressedScheme, STATIC_FP8, tokens } from '../../../formats/compressed-tensors/schemes.js';
+import { allocate, fromTyped, type Tensor, typed } from '../../../native/binding.js';
 import { LpqError } from '../../core/error.js';
 import { quantType } from '../../core/quant-type.js';
-import { type CompressedLayout, floatProblem, SCALE_DTYPES } from '../compressed.js';
+import { type CompressedLayout, floatProblem, NO_INPUT, SCALE_DTYPES } from '../compressed.js';
 import { hasForm, integerForm, noForm } from '../integer-form.js';
 import { exactFit } from '../layout.js';
 import { FP8_EXPERTS, INT8_EXPERTS } from '../reader-limits.js';
@@ -36,7 +36,7 @@ export const intQuantized: CompressedLayout = {
     symmetric: true,
     ...storedStrategy(module),
     groupSize: null,
-    dynamicActivations: true,
+    activations: tokens(8, 'int'),
   }),
 
   async pack({ name, module, codes, scales }) {
@@ -52,12 +52,15 @@ export const intQuantized: CompressedLayout = {
   },
 };
 
-/** E4M3 bytes with one scale a row or a block; weights only, or FP8 activations too. */
-export function floatQuantized(dynamicActivations: boolean): CompressedLayout {
+/** What the engine makes of activations beside FP8 weights: nothing, codes with a scale a token, or with one that is stored. */
+type Reads = 'floats' | 'tokens' | 'static';
+
+/** E4M3 bytes with one scale a row or a block. */
+function floats(reads: Reads): CompressedLayout {
   return {
-    name: 'float-quantized',
+    name: reads === 'static' ? 'float-quantized-static' : 'float-quantized',
     codes: 'f8_e4m3',
-    ...(!dynamicActivations && { limits: [FP8_EXPERTS] }),
+    ...(reads === 'floats' && { limits: [FP8_EXPERTS] }),
 
     fit(name, module) {
       if (module.type !== 'f8e4m3') return noForm(`it holds ${module.type} codes`, 'Quantize it with --dtype f8e4m3.');
@@ -69,10 +72,13 @@ export function floatQuantized(dynamicActivations: boolean): CompressedLayout {
         return noForm(`FP8 has no ${module.scales.dtype} scales`, 'Quantize it with f16, bf16 or f32 scales.');
       if (module.granularity.kind !== 'channel' && block[0] === 1 && stored === undefined)
         return noForm('FP8 kernels have a scale a row or a square block', 'Quantize it with --group-size channel.');
-      if (dynamicActivations && storedStrategy(module).strategy === 'block')
+      if (reads !== 'floats' && storedStrategy(module).strategy === 'block')
         return noForm('its scales cover blocks', 'Pack it for compressed-tensors, which leaves activations alone.');
-      const shapes = { shape: module.shape, scaleShape: storedShape(module), scaleDtype };
-      return exactFit(name, module, byteTensors(name, { ...shapes, codeDtype: 'F8_E4M3' }));
+      const { inputMost } = module;
+      if (reads === 'static' && inputMost === undefined) return NO_INPUT;
+      const shapes = { shape: module.shape, scaleShape: storedShape(module), scaleDtype, input: reads === 'static' };
+      const fit = exactFit(name, module, byteTensors(name, { ...shapes, codeDtype: 'F8_E4M3' }));
+      return reads === 'static' ? { ...fit, inputMost: inputMost as number } : fit;
     },
 
     scheme: (module) => ({
@@ -82,15 +88,29 @@ export function floatQuantized(dynamicActivations: boolean): CompressedLayout {
       symmetric: true,
       ...storedStrategy(module),
       groupSize: null,
-      dynamicActivations,
+      ...(reads !== 'floats' && { activations: reads === 'static' ? STATIC_FP8 : tokens(8, 'float') }),
     }),
 
     pack: async ({ name, module, codes, scales }) =>
       new Map([
         ['weight', codes.view(codes.shape)],
         ['weight_scale', storedScales(name, module, scales)],
+        ...(reads === 'static' ? [['input_scale', fp8Scale(module.inputMost as number)] as const] : []),
       ]),
   };
+}
+
+/** Weights alone. */
+export const floatQuantized = floats('floats');
+export const floatTokens = floats('tokens');
+export const floatStatic = floats('static');
+
+/** The largest number of E4M3. */
+const MOST_E4M3 = 448;
+
+/** F32 [1], or a scalar: what codes of E4M3 are multiplied by. */
+export function fp8Scale(most: number, shape: readonly number[] = [1]): Tensor {
+  return fromTyped('f32', shape, Float32Array.of(most / MOST_E4M3));
 }
 
 /** How the scales of a module with one code a byte are shared, where the file that it came from says no more: by rows or blocks. */

@@ -3,9 +3,10 @@ import type { CompressedLayout } from '../compressed.js';
 import type { NoForm } from '../integer-form.js';
 import { fits } from '../layout.js';
 import { type Choice, layoutTarget } from '../layout-target.js';
-import { mxfp4Layout, nvfp4Layout } from '../layouts/fp4.js';
-import { packQuantized } from '../layouts/pack-quantized.js';
-import { floatQuantized, intQuantized } from '../layouts/whole-bytes.js';
+import { mxfp4Layout, nvfp4Input, nvfp4Layout } from '../layouts/fp4.js';
+import { mxfp8Input, mxfp8Layout } from '../layouts/mxfp8.js';
+import { packQuantized, packQuantizedW4A8 } from '../layouts/pack-quantized.js';
+import { floatQuantized, floatStatic, floatTokens, intQuantized } from '../layouts/whole-bytes.js';
 import { leftPlain } from '../left-plain.js';
 import { COMPRESSED, HALF_SCALES, type ReaderLimit } from '../reader-limits.js';
 import type { ModelRoles } from '../roles.js';
@@ -30,6 +31,7 @@ function compressedTarget(
     serve: ['vllm serve DIR', 'transformers serve DIR'],
     limits: [...COMPRESSED, ...ofLayouts, ...limits],
     left: 'dense',
+    kvScale: (attention, side) => ({ name: `${attention}.${side}_scale`, dtype: 'F32', shape: [1] }),
 
     choose(moduleName, module, facts): Choice | NoForm {
       if (module.transposed)
@@ -75,7 +77,9 @@ function compressedTarget(
       left.push(...patterns.map((each) => `re:${each}`));
       // Its plain name, too, which loaders look for before they build a head.
       if (roles.nested && ignore.has(roles.head)) left.push(roles.head);
-      return { quantization: quantizationConfig({ groups: schemes, ignore: [...new Set(left)].sort() }), files: {} };
+      const kvScales = checkpoint.manifest.kvMost !== undefined;
+      const said = { groups: schemes, ignore: [...new Set(left)].sort(), kvScales };
+      return { quantization: quantizationConfig(said), files: {} };
     },
   });
 }
@@ -88,14 +92,28 @@ function target(name: string, roles: ModelRoles): string {
 /** Weights only: dense bitstreams of 1 to 8 bits (version 0.13 and later for 3, 5, 6 and 7), FP8, NVFP4, MXFP4. */
 export const compressedTensors = compressedTarget(
   'compressed-tensors',
-  'compressed-tensors for vLLM, SGLang and transformers: integers of 1 to 8 bits, symmetric or not, FP8, NVFP4, MXFP4',
-  [packQuantized, floatQuantized(false), nvfp4Layout, mxfp4Layout],
+  'compressed-tensors for vLLM, SGLang and transformers: integers of 1 to 8 bits, symmetric or not, FP8, MXFP8, NVFP4, MXFP4',
+  [packQuantized, floatQuantized, mxfp8Layout, nvfp4Layout, mxfp4Layout],
   [HALF_SCALES],
 );
 
-/** Weights and activations of 8 bits: activations are rounded by the engine, one scale a token. */
+/** Weights and activations of 8 bits: activations are rounded by the engine, one scale a token, or one that was calibrated. */
 export const compressedTensorsW8A8 = compressedTarget(
   'compressed-tensors-w8a8',
-  'compressed-tensors with 8-bit activations (dynamic, one scale per token): INT8 or FP8 weights, one scale per row',
-  [intQuantized, floatQuantized(true)],
+  'compressed-tensors with 8-bit activations (one scale a token, or for FP8 one that was calibrated): INT8 or FP8 weights, one scale a row, and MXFP8',
+  [intQuantized, mxfp8Input, floatStatic, floatTokens],
+);
+
+/** 4-bit weights and FP8 activations, one scale a token. */
+export const compressedTensorsW4A8 = compressedTarget(
+  'compressed-tensors-w4a8',
+  'compressed-tensors with FP8 activations (dynamic, one scale a token): 4-bit integers in groups of 128',
+  [packQuantizedW4A8],
+);
+
+/** Weights and activations in NVFP4; the second level of activations was calibrated. */
+export const compressedTensorsW4A4 = compressedTarget(
+  'compressed-tensors-w4a4',
+  'compressed-tensors with NVFP4 activations (quantize --input-scales): NVFP4 weights',
+  [nvfp4Input],
 );

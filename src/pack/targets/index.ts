@@ -3,12 +3,18 @@ import { hintFor, type Meanings } from '../../core/names.js';
 import type { PackTarget } from '../target.js';
 import { awq } from './awq.js';
 import { comet } from './comet.js';
-import { compressedTensors, compressedTensorsW8A8 } from './compressed-tensors.js';
+import {
+  compressedTensors,
+  compressedTensorsW4A4,
+  compressedTensorsW4A8,
+  compressedTensorsW8A8,
+} from './compressed-tensors.js';
 import { gguf, ggufSearched } from './gguf.js';
 import { gptq } from './gptq.js';
 import { gptqV2 } from './gptq_v2.js';
 import { HARDWARE } from './hardware.js';
 import { marlin } from './marlin.js';
+import { modelopt } from './modelopt.js';
 import { sparseMarlin } from './sparse_marlin.js';
 import { tilus } from './tilus.js';
 import { turbomind, turbomindSm70 } from './turbomind.js';
@@ -27,6 +33,9 @@ export const PACK_TARGETS: readonly PackTarget[] = [
   awq,
   compressedTensors,
   compressedTensorsW8A8,
+  compressedTensorsW4A8,
+  compressedTensorsW4A4,
+  modelopt,
   gguf,
   ...ggufSearched,
 ];
@@ -46,6 +55,7 @@ const MEANINGS: Meanings = {
   ...alike(['lmdeploy'], 'Use --for lmdeploy instead of --target.'),
   ...alike(['gptqmodel', 'autogptq', 'auto-gptq'], 'Use gptq.'),
   ...alike(['autoawq', 'auto-awq'], 'Use awq.'),
+  ...alike(['tensorrt-llm', 'trtllm', 'hf_quant_config'], 'Use modelopt.'),
   ...alike(['llm-compressor', 'llmcompressor', 'ct'], 'Use compressed-tensors.'),
   ...alike(['exl2', 'exl3', 'exllama', 'exllamav2'], 'lpq does not write it; ExLlama also reads gptq.'),
   ...alike(['h100', 'h200', 'hopper'], 'Use sm90.'),

@@ -5,12 +5,13 @@ import { groupCount } from '../../core/granularity.js';
 import type { Decoded } from '../decode.js';
 import { firstWrong, problem } from '../decode-scales.js';
 import { codeProblems, type VerifiedLayout } from '../layout.js';
+import { withInput } from './input.js';
 
 /** Forms of compressed-tensors with two f4e2m1 codes a byte; `global`: with a second level of scales, stored as a divisor. */
-function fp4(name: string, group: number, dtype: string, stored: string, global: boolean): VerifiedLayout {
+function fp4(form: string, group: number, dtype: string, stored: string, global: boolean, name = form): VerifiedLayout {
   return {
     name,
-    compressed: { format: name },
+    compressed: { format: form },
 
     *problems(module) {
       const { granularity, scales, shape, zeros } = module;
@@ -42,6 +43,13 @@ function fp4(name: string, group: number, dtype: string, stored: string, global:
 }
 
 export const nvfp4 = fp4('nvfp4-pack-quantized', 16, 'f8_e4m3', 'F8_E4M3', true);
+
+/** With the divisor of scales of activations: the largest is 448 * 6. */
+export const nvfp4Input = withInput(
+  fp4('nvfp4-pack-quantized', 16, 'f8_e4m3', 'F8_E4M3', true, 'nvfp4-w4a4'),
+  'input_global_scale',
+  (most) => 2688 / most,
+);
 
 export const mxfp4 = fp4('mxfp4-pack-quantized', 32, 'f8_e8m0', 'U8', false);
 

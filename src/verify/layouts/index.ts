@@ -4,15 +4,17 @@ import type { PackedWeight } from '../../model/kernels/kernel.js';
 import type { VerifiedLayout } from '../layout.js';
 import { awq } from './awq.js';
 import { comet } from './comet.js';
-import { mxfp4, nvfp4 } from './fp4.js';
+import { mxfp4, nvfp4, nvfp4Input } from './fp4.js';
 import { gptq, gptqV2 } from './gptq.js';
 import { marlin } from './marlin.js';
+import { modelOptFp8, modelOptNvfp4, modelOptNvfp4Input } from './modelopt.js';
+import { mxfp8 } from './mxfp8.js';
 import { packQuantized } from './pack-quantized.js';
 import { carried, dense } from './plain.js';
 import { sparseMarlin } from './sparse-marlin.js';
 import { tilus } from './tilus.js';
 import { turbomind, turbomindSm70 } from './turbomind.js';
-import { floatQuantized, intQuantized } from './whole-bytes.js';
+import { floatQuantized, floatStatic, intQuantized } from './whole-bytes.js';
 
 /** Every layout of packed modules. */
 export const LAYOUTS: readonly VerifiedLayout[] = [
@@ -28,8 +30,14 @@ export const LAYOUTS: readonly VerifiedLayout[] = [
   awq,
   intQuantized,
   floatQuantized,
+  floatStatic,
   nvfp4,
+  nvfp4Input,
   mxfp4,
+  mxfp8,
+  modelOptFp8,
+  modelOptNvfp4,
+  modelOptNvfp4Input,
 ];
 
 const BY_NAME = new Map([...LAYOUTS, dense, carried].map((layout) => [layout.name, layout]));

@@ -4,6 +4,7 @@ import { groupCount } from '../../core/granularity.js';
 import { quantType } from '../../core/quant-type.js';
 import { w8a8Kernel } from '../../model/kernels/w8a8.js';
 import { codeProblems, isSymmetric, type VerifiedLayout } from '../layout.js';
+import { withInput } from './input.js';
 
 /** Forms of compressed-tensors with a code a byte, whose scales rows, blocks or the whole tensor share. */
 function wholeBytes(
@@ -11,10 +12,11 @@ function wholeBytes(
   types: readonly string[],
   dtype: string,
   problems: (module: PackedModule) => Iterable<string>,
+  form = name,
 ): VerifiedLayout {
   return {
     name,
-    compressed: { format: name, whole: true },
+    compressed: { format: form, whole: true },
     kernel: { binds: w8a8Kernel, codes: true },
 
     *problems(module) {
@@ -47,12 +49,20 @@ export const intQuantized = wholeBytes('int-quantized', ['i8', 'u8'], 'I8', func
     yield 'layout int-quantized has one scale per row';
 });
 
-export const floatQuantized = wholeBytes('float-quantized', ['f8e4m3'], 'F8_E4M3', function* (module) {
-  const { granularity, zeros, scales } = module;
+function* floatProblems({ granularity, zeros, scales }: PackedModule): Generator<string> {
   if (zeros.kind !== 'none') yield 'floats have no zero points';
   if (granularity.kind === 'group' && scales.block[0] === 1 && scales.stored === undefined)
     yield 'layout float-quantized has scales of rows or of blocks';
-});
+}
+
+export const floatQuantized = wholeBytes('float-quantized', ['f8e4m3'], 'F8_E4M3', floatProblems);
+
+/** With the scale of the input, the codes of which are at most 448. */
+export const floatStatic = withInput(
+  wholeBytes('float-quantized-static', ['f8e4m3'], 'F8_E4M3', floatProblems, 'float-quantized'),
+  'input_scale',
+  (most) => most / 448,
+);
 
 function* sharedProblems({ shape: [, k], scales: { block, stored } }: PackedModule): Generator<string> {
   if (stored === undefined) return;

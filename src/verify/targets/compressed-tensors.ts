@@ -1,17 +1,23 @@
-import type { PackedModule } from '../../../formats/artifact/schema.js';
+import type { ArtifactManifest, PackedModule } from '../../../formats/artifact/schema.js';
 import { quantType } from '../../core/quant-type.js';
 import { asObject, checkKeys, ELSEWHERE, type Fail, type Json, strings } from '../keys.js';
-import { isSymmetric } from '../layout.js';
+import { type CompressedForm, isSymmetric } from '../layout.js';
 import { layoutOf } from '../layouts/index.js';
 import type { Linear, ModelLinears } from '../linears.js';
 import { NameList } from '../patterns.js';
 import { plainScheme, type Reading, type Scheme, type VerifiedTarget } from '../target.js';
 
 /** The storage form of a packed module, by the format's name. */
-const formOf = ({ layout }: PackedModule) => layoutOf(layout)?.compressed ?? { format: layout };
+const formOf = ({ layout }: PackedModule): CompressedForm => layoutOf(layout)?.compressed ?? { format: layout };
 
 /** compressed-tensors: groups of modules by exact name, re:REGEX or class, and a list of what is plain. */
-function read(dynamic: boolean, fail: Fail, config: Json, model: ModelLinears): Reading {
+function read(
+  rounds: Rounds,
+  fail: Fail,
+  config: Json,
+  { kvScales }: Pick<ArtifactManifest, 'kvScales'>,
+  model: ModelLinears,
+): Reading {
   const linears = [...model.linears.values()];
   const packed = linears.filter(({ module }) => module !== undefined && module.layout !== 'dense');
   const forms = [...new Set(packed.map(({ module }) => formOf(module as PackedModule).format))];
@@ -22,7 +28,7 @@ function read(dynamic: boolean, fail: Fail, config: Json, model: ModelLinears): 
     quantization_status: 'compressed',
     global_compression_ratio: null,
     ignore: ELSEWHERE,
-    kv_cache_scheme: null,
+    kv_cache_scheme: kvScales ? STATIC_FP8 : null,
     config_groups: ELSEWHERE,
   });
   const ignore = new NameList("quantization_config: 'ignore'", strings(config.ignore));
@@ -62,7 +68,7 @@ function read(dynamic: boolean, fail: Fail, config: Json, model: ModelLinears): 
     checkKeys(fail, where, group, {
       targets: ELSEWHERE,
       weights: ELSEWHERE,
-      input_activations: dynamic ? tokenActivations(module) : null,
+      input_activations: rounds(module),
       output_activations: null,
       format: ELSEWHERE,
     });
@@ -93,9 +99,7 @@ function read(dynamic: boolean, fail: Fail, config: Json, model: ModelLinears): 
         order: weights.actorder === 'group',
         type: weights.type,
         format: group.format,
-        activations: input
-          ? `${input.num_bits}-bit ${input.type}, ${input.dynamic === true ? 'dynamic' : 'static'}, ${input.strategy}`
-          : 'none',
+        activations: inWords(input),
       };
     },
     byName: (name) => !ignore.names(name) && groups.some(({ targets }) => targets.names(name)),
@@ -115,7 +119,6 @@ function classesOf({ head, transposed }: Linear): string[] {
 
 /** `weights` of a group, whole. */
 function weightArguments(module: PackedModule): Json {
-  const { kind } = quantType(module.type);
   const { granularity, scales } = module;
   const block = formOf(module).whole
     ? (scales.stored ?? (granularity.kind === 'group' ? scales.block : undefined))
@@ -131,8 +134,9 @@ function weightArguments(module: PackedModule): Json {
           : scales.global
             ? 'tensor_group'
             : 'group';
+  const { bits, kind } = quantType(module.type);
   return {
-    ...tokenActivations(module),
+    ...tokens(bits, kind),
     symmetric: kind === 'float' || isSymmetric(module),
     strategy,
     group_size: strategy === 'group' || strategy === 'tensor_group' ? size : null,
@@ -140,15 +144,18 @@ function weightArguments(module: PackedModule): Json {
     dynamic: false,
     actorder: module.canonical.g_idx === undefined ? null : 'group',
     observer: 'minmax',
+    ...(formOf(module).scaleDtype !== undefined && { scale_dtype: formOf(module).scaleDtype }),
   };
 }
 
+/** `input_activations` of a module, whole; null where activations keep their 16 bits. */
+type Rounds = (module: PackedModule) => Json | null;
+
 /** Activations that the engine rounds as it runs: nothing is observed. */
-function tokenActivations({ type }: PackedModule): Json {
-  const { bits, kind } = quantType(type);
+function tokens(bits: number, type: string): Json {
   return {
     num_bits: bits,
-    type: kind,
+    type,
     symmetric: true,
     strategy: 'token',
     group_size: null,
@@ -160,20 +167,42 @@ function tokenActivations({ type }: PackedModule): Json {
   };
 }
 
-function compressedTarget(name: string, layouts: readonly string[], dynamic: boolean): VerifiedTarget {
+/** FP8 with one scale that is stored. */
+const STATIC_FP8: Json = { ...tokens(8, 'float'), strategy: 'tensor', dynamic: false, observer: 'static_minmax' };
+
+/** NVFP4: scales of 16 values in E4M3 are made as it runs, under a second level that is stored. */
+const NVFP4_INPUT: Json = {
+  ...tokens(4, 'float'),
+  ...{ strategy: 'tensor_group', group_size: 16, dynamic: 'local', observer: 'static_minmax' },
+  scale_dtype: 'torch.float8_e4m3fn',
+};
+
+/** MXFP8, made as it runs. */
+const MXFP8_INPUT: Json = {
+  ...{ ...tokens(8, 'float'), strategy: 'group', group_size: 32, scale_dtype: 'torch.uint8' },
+};
+
+function inWords(input: Json | null | undefined): string {
+  if (!input) return 'none';
+  const made = { true: 'dynamic', false: 'static' }[String(input.dynamic)] ?? String(input.dynamic);
+  return `${input.num_bits}-bit ${input.type}, ${made}, ${input.strategy}`;
+}
+
+/** `codes`: lpq's kernels multiply what activations are rounded to. */
+function compressedTarget(name: string, layouts: readonly string[], rounds: Rounds, codes = false): VerifiedTarget {
   return {
     ...{ name, layouts, left: 'dense', files: [] },
-    ...(dynamic && { activations: 'tokens' }),
+    ...(codes && { activations: 'tokens' }),
+    kvScale: (attention, side) => ({ name: `${attention}.${side}_scale`, shape: [1] }),
     config: {
-      read: (fail, config, _manifest, model) => read(dynamic, fail, config, model),
+      read: (fail, config, manifest, model) => read(rounds, fail, config, manifest, model),
       scheme(module) {
-        const { bits, kind } = quantType(module.type);
         return {
           ...plainScheme(module),
           order: module.canonical.g_idx !== undefined,
-          type: kind,
+          type: quantType(module.type).kind,
           format: formOf(module).format,
-          activations: dynamic ? `${bits}-bit ${kind}, dynamic, token` : 'none',
+          activations: inWords(rounds(module)),
         };
       },
     },
@@ -182,13 +211,27 @@ function compressedTarget(name: string, layouts: readonly string[], dynamic: boo
 
 export const compressedTensors = compressedTarget(
   'compressed-tensors',
-  ['compressed-tensors', 'float-quantized', 'nvfp4-pack-quantized', 'mxfp4-pack-quantized'],
-  false,
+  ['compressed-tensors', 'float-quantized', 'mxfp8-quantized', 'nvfp4-pack-quantized', 'mxfp4-pack-quantized'],
+  () => null,
 );
 
 /** Weights and activations of 8 bits. */
 export const compressedTensorsW8A8 = compressedTarget(
   'compressed-tensors-w8a8',
-  ['int-quantized', 'float-quantized'],
+  ['int-quantized', 'float-quantized', 'float-quantized-static', 'mxfp8-quantized'],
+  (module) => {
+    const { type, inputMost } = module;
+    if (formOf(module).scaleDtype !== undefined) return MXFP8_INPUT;
+    const { bits, kind } = quantType(type);
+    return inputMost === undefined ? tokens(bits, kind) : STATIC_FP8;
+  },
   true,
 );
+
+/** 4-bit integers in groups of 128, activations in FP8. */
+export const compressedTensorsW4A8 = compressedTarget('compressed-tensors-w4a8', ['compressed-tensors'], () =>
+  tokens(8, 'float'),
+);
+
+/** Weights and activations in NVFP4. */
+export const compressedTensorsW4A4 = compressedTarget('compressed-tensors-w4a4', ['nvfp4-w4a4'], () => NVFP4_INPUT);

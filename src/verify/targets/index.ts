@@ -1,11 +1,20 @@
 import type { VerifiedTarget } from '../target.js';
 import { awq } from './awq.js';
-import { compressedTensors, compressedTensorsW8A8 } from './compressed-tensors.js';
+import {
+  compressedTensors,
+  compressedTensorsW4A4,
+  compressedTensorsW4A8,
+  compressedTensorsW8A8,
+} from './compressed-tensors.js';
 import { gptq, gptqV2 } from './gptq.js';
+import { modelopt } from './modelopt.js';
 import { OWN } from './own.js';
 
 const TARGETS = new Map(
-  [gptq, gptqV2, awq, compressedTensors, compressedTensorsW8A8, ...OWN].map((target) => [target.name, target]),
+  [
+    ...[gptq, gptqV2, awq, compressedTensors, compressedTensorsW8A8, compressedTensorsW4A8, compressedTensorsW4A4],
+    ...[modelopt, ...OWN],
+  ].map((target) => [target.name, target]),
 );
 
 /** Undefined for a name that is none of lpq's targets of safetensors. */

@@ -44,6 +44,7 @@ export async function rehashed(artifact: Artifact, how: Rehash, sealed = true): 
     }
   }
   if (how === 'all') follow(manifest.carried);
+  if (isObject(manifest.kvScales)) follow(manifest.kvScales.tensors);
   if (isObject(manifest.files)) {
     const files: Record<string, string> = {};
     const all = new Map([...artifact.files].filter(([name]) => !name.endsWith('.safetensors')));

@@ -95,16 +95,20 @@ export const CONFIG_MUTANTS: readonly Mutant[] = [
     ["quantization_status: 'compressed'", "quantization_status: 'frozen'", 'the status says frozen'],
     ['actorder: scheme.actorder ?? null', 'actorder: null', 'actorder is lost'],
     ["strategy: 'token'", "strategy: 'tensor'", 'activations of one scale a tensor are stated'],
-    ['dynamic: true', 'dynamic: false', 'static activations are stated'],
+    ["'token', dynamic: true", "'token', dynamic: false", 'static activations are stated'],
     [
-      'input_activations: dynamicActivations ? tokenActivations(bits, type) : null',
+      'input_activations: activations ? activationArguments(activations) : null',
       'input_activations: null',
       'activations of 8 bits are not stated',
     ],
-    ['output_activations: null', 'output_activations: tokenActivations(bits, type)', 'output activations are stated'],
     [
-      'kv_cache_scheme: null',
-      "kv_cache_scheme: { num_bits: 8, type: 'float', strategy: 'tensor', dynamic: false, symmetric: true }",
+      'output_activations: null',
+      'output_activations: activationArguments(STATIC_FP8)',
+      'output activations are stated',
+    ],
+    [
+      'kv_cache_scheme: options.kvScales ? activationArguments(STATIC_FP8) : null',
+      'kv_cache_scheme: activationArguments(STATIC_FP8)',
       'a cache of 8 bits is stated',
     ],
     [

@@ -36,6 +36,9 @@ const refusedBy = (hardware: RegExp | 'taken', w8a8: RegExp): Record<string, Reg
   sparse_marlin: SPARSE,
   'compressed-tensors': 'taken',
   'compressed-tensors-w8a8': w8a8,
+  'compressed-tensors-w4a8': NO_INTEGERS,
+  'compressed-tensors-w4a4': /make neither NVFP4|it holds f8e4m3 codes/,
+  modelopt: /no E4M3 scales of 16 weights|FP8 of ModelOpt has a plain scale a row/,
   ...Object.fromEntries(PACK_TARGETS.filter(({ name }) => /^gguf/.test(name)).map(({ name }) => [name, NO_TABLE])),
 });
 
@@ -84,7 +87,8 @@ async function tryAll(name: string, { low, weights }: Published, outcome: Record
 
 test('GPT-OSS in MXFP4: every target takes its experts as they are, or says why not', async () => {
   const model = await gptOss(root);
-  const byName = ['gptq', 'gptq_v2', 'awq', 'compressed-tensors', 'compressed-tensors-w8a8'];
+  const compressed = ['', '-w8a8', '-w4a8', '-w4a4'].map((form) => `compressed-tensors${form}`);
+  const byName = ['gptq', 'gptq_v2', 'awq', 'modelopt', ...compressed];
   await tryAll('gpt-oss', model, {
     ...refusedBy('taken', NO_INTEGERS),
     ...Object.fromEntries(byName.map((target) => [target, /has no names for the experts/])),
