@@ -12,6 +12,8 @@ export interface EngineForm {
   readonly groups: readonly (number | 'channel')[];
   /** A name of lpq pack --target. */
   readonly target: string;
+  /** The target where a scale of each linear's input was calibrated, if it is another; `only`: the engine reads no other. */
+  readonly calibrated?: { readonly target: string; readonly only?: true };
   /** Which scales it stores: as exact as f16, or in the dtype in which the model computes. */
   readonly scales: 'f16' | 'model';
   /** Why it does not hold the experts of a model; undefined where it does. */
@@ -50,6 +52,8 @@ export interface EngineModel {
   /** In which it computes, as config.json says: bfloat16, float16, float32. */
   readonly dtype: string | undefined;
   readonly experts: StoredExperts;
+  /** Scales of inputs are calibrated (--input-scales). */
+  readonly inputScales?: boolean | undefined;
 }
 
 /** Options as a user may leave them open. */

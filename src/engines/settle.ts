@@ -42,10 +42,11 @@ export function engineTarget(engine: Engine, modules: ReadonlyMap<string, QuantS
   for (const [name, scheme] of modules) {
     const form = formOf(engine, scheme, model, name);
     requireGroups(engine, form, scheme, name);
-    first ??= { name, target: form.target };
-    if (form.target === first.target) continue;
+    const target = (model.inputScales ? form.calibrated?.target : undefined) ?? form.target;
+    first ??= { name, target };
+    if (target === first.target) continue;
     throw new LpqError('LPQ_ENGINE', `${engine.title} reads '${first.name}' and '${name}' in different formats`, {
-      got: `${first.target} and ${form.target}`,
+      got: `${first.target} and ${target}`,
       expected: 'one format for all modules',
       hint: 'Quantize them to types of one format, or leave some in 16 bits with a recipe rule (skip).',
     });
@@ -62,6 +63,11 @@ function formOf(engine: Engine, scheme: QuantScheme, model: EngineModel, module?
       got: printScheme(scheme),
       expected: engine.forms.map(({ says }) => says).join('; '),
       hint: `The nearest that it reads: ${nearest(engine, scheme).options}.`,
+    });
+  if (form.calibrated?.only && !model.inputScales)
+    throw new LpqError('LPQ_ENGINE', `${engine.title} reads ${form.says} with a scale of each input${about}`, {
+      got: printScheme(scheme),
+      hint: 'Quantize with --input-scales.',
     });
   const refused = form.experts?.(model.experts);
   if (refused === undefined) return form;

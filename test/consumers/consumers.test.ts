@@ -60,6 +60,7 @@ const CASES: readonly Case[] = [
   { ...compressed, name: 'fp8', options: ['--dtype', 'f8e4m3'], logits: 1e-3 },
   { ...compressed, name: 'nvfp4', options: ['--dtype', 'nvfp4'], bound: BRAIN, dtype: 'bfloat16' },
   { ...compressed, name: 'mxfp4', options: ['--dtype', 'mxfp4'], bound: BRAIN, dtype: 'bfloat16' },
+  { ...compressed, name: 'mxfp8', options: ['--dtype', 'mxfp8'], dtype: 'bfloat16' },
   {
     ...compressed,
     name: 'w8a8',

@@ -57,7 +57,8 @@ export async function targetOf(engine: Engine, input: CanonicalCheckpoint): Prom
   const { engineTarget } = await import('../../engines/settle.js');
   const tensors = input.moduleNames().map((name) => `${name}.weight`);
   const schemes = new Map(input.moduleNames().map((name) => [name, schemeOfModule(input.module(name))] as const));
-  return engineTarget(engine, schemes, await engineModel(input.config, tensors));
+  const inputScales = input.moduleNames().every((name) => input.module(name).inputMost !== undefined);
+  return engineTarget(engine, schemes, { ...(await engineModel(input.config)), inputScales });
 }
 
 /** The scheme that a module's declaration says. */

@@ -44,7 +44,8 @@ export async function deploymentOf(flags: QuantizeFlags): Promise<Deployment | u
 export async function settled(options: QuantizeOptions, { engine }: Deployment): Promise<QuantizeOptions> {
   const { settle } = await import('../../engines/settle.js');
   const { settings } = options;
-  const wanted = settle(engine, settings, await modelOf(options.source));
+  const { inputScales } = settings;
+  const wanted = settle(engine, settings, { ...(await modelOf(options.source)), inputScales });
   const { scaleDtype, groupSize, positiveScales } = wanted;
   const sign = fieldOf('scaleSign');
   const positive = positiveScales && sign && methodOf(settings).options.includes(sign);
@@ -69,7 +70,8 @@ export async function targeted(options: QuantizeOptions, { engine, output }: Dep
       inputScales: settings.inputScales,
     });
     const schemes = new Map([...modules].map(([name, module]) => [name, schemeOfModule(module)] as const));
-    const packTarget = engineTarget(engine, schemes, await engineModel(checkpoint.config, checkpoint.names()));
+    const { inputScales } = settings;
+    const packTarget = engineTarget(engine, schemes, { ...(await engineModel(checkpoint.config)), inputScales });
     return { ...options, packTarget, reportAs: output };
   } finally {
     checkpoint.close();

@@ -51,3 +51,28 @@ export const FP8: EngineForm = {
   target: 'compressed-tensors-w8a8',
   scales: 'model',
 };
+
+/** E2M1 in groups of 16 under two levels of scales. */
+const nvfp4 = ({ type, scaleDtype, globalScale, sparsity }: QuantScheme): boolean =>
+  type.name === 'f4e2m1' && scaleDtype === 'f8_e4m3' && globalScale && sparsity === undefined;
+
+export const NVFP4: EngineForm = {
+  says: 'NVFP4',
+  options: '--dtype nvfp4',
+  takes: nvfp4,
+  groups: [16],
+  target: 'compressed-tensors',
+  calibrated: { target: 'compressed-tensors-w4a4' },
+  scales: 'f16',
+};
+
+/** E4M3 under powers of two, which engines multiply by activations of the same form. */
+export const MXFP8: EngineForm = {
+  says: 'MXFP8 weights and activations',
+  options: '--dtype mxfp8',
+  takes: ({ type, scaleDtype, sparsity }) =>
+    type.name === 'f8e4m3' && scaleDtype === 'f8_e8m0' && sparsity === undefined,
+  groups: [32],
+  target: 'compressed-tensors-w8a8',
+  scales: 'f16',
+};

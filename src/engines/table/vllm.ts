@@ -1,5 +1,5 @@
 import type { Engine } from '../engine.js';
-import { AWQ4, FP8, INT4, INT8 } from './forms.js';
+import { AWQ4, FP8, INT4, INT8, MXFP8, NVFP4 } from './forms.js';
 
 /** vLLM as it is, on a CUDA device of compute capability 8.0 or later. */
 export const vllm: Engine = {
@@ -7,7 +7,7 @@ export const vllm: Engine = {
   title: 'vLLM',
   versions: '0.32',
   evidence: 'its rules were read',
-  forms: [INT4, INT8, AWQ4, FP8],
+  forms: [INT4, INT8, AWQ4, FP8, MXFP8, NVFP4],
   positiveScales: true,
   note: 'Its CPU build runs only the 4-bit forms of dense models; version 0.32 loaded them and computed with them.',
   serve: (dir) => `vllm serve ${dir}`,

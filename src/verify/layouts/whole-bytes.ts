@@ -29,7 +29,7 @@ function wholeBytes(
 
     tensors: (module) => [
       { suffix: 'weight', dtypes: [dtype], shape: module.shape },
-      { suffix: 'weight_scale', dtypes: ['F16', 'BF16', 'F32'], shape: sharedShape(module) },
+      { suffix: 'weight_scale', dtypes: [module.scales.dtype.toUpperCase()], shape: sharedShape(module) },
     ],
 
     decode(_rt, weights, module, entry, { parts }) {

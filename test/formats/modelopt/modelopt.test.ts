@@ -116,7 +116,8 @@ test('hf_quant_config.json beside config.json, mixed', async () => {
 
 test('refused by name: algorithms that lpq does not read, scales that do not fit', async () => {
   for (const [algo, tensors, code, says] of [
-    ['MXFP8', fp8('m', [0.5], []), 'LPQ_CONFIG', /'quant_algo' cannot be used.*MXFP8/],
+    ['W4A8_AWQ', fp8('m', [0.5], []), 'LPQ_CONFIG', /'quant_algo' cannot be used/],
+    ['MXFP8', fp8('m', [0.5], []), 'LPQ_FOREIGN', /weight_scale/],
     ['FP8', fp8('m', [1, 2], [2]), 'LPQ_FOREIGN', /weight_scale/],
     ['NVFP4', fp8('m', [0.5], []), 'LPQ_FOREIGN', /m\.weight/],
     ['NVFP4', nvfp4('m', 0), 'LPQ_FOREIGN', /not a factor of weights/],

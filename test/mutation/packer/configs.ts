@@ -214,7 +214,7 @@ export const CONFIG_MUTANTS: readonly Mutant[] = [
         'carried: hashes(this.plan.carried.slice(1))',
         'lpq.json loses a carried tensor',
       ],
-      ['...(this.plan.kv && { kv: this.plan.kv }),', '', 'the scheme of the cache is not written'],
+      ['...(kv && { kv }),', '', 'the scheme of the cache is not written'],
     ],
   ),
   ...mutants(

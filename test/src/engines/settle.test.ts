@@ -36,7 +36,7 @@ test('every engine takes its own examples, and refuses what it does not read wit
       const bits = /--bits (\d)/.exec(options)?.[1];
       const dtype = /--dtype (\S+)/.exec(options)?.[1];
       const wish = { bits: bits && Number(bits), dtype, symmetric: !options.includes('--asym') } as const;
-      settle(each, { ...wish, bits: wish.bits || undefined }, dense);
+      settle(each, { ...wish, bits: wish.bits || undefined }, { ...dense, inputScales: true });
     }
   const narrow = refusal(() => settle(engine('vllm'), { bits: 3 }, dense));
   assert.equal(narrow.code, 'LPQ_ENGINE');
@@ -84,10 +84,19 @@ test('modules of a checkpoint decide the target, and must agree on it', () => {
   assert.match(refusal(() => engineTarget(engine('vllm'), new Map(), dense)).message, /no module/);
 });
 
+test('calibrated inputs decide the target of NVFP4, and some engines read no other', () => {
+  const modules = new Map([['a', schemeFromOptions({ dtype: 'nvfp4' })]]);
+  assert.equal(engineTarget(engine('vllm'), modules, dense), 'compressed-tensors');
+  assert.equal(engineTarget(engine('vllm'), modules, { ...dense, inputScales: true }), 'compressed-tensors-w4a4');
+  assert.equal(engineTarget(engine('tensorrt-llm'), modules, { ...dense, inputScales: true }), 'modelopt');
+  const plain = refusal(() => engineTarget(engine('tensorrt-llm'), modules, dense));
+  assert.deepEqual([plain.code, plain.hint], ['LPQ_ENGINE', 'Quantize with --input-scales.']);
+});
+
 test('engines by name: slips, other words, and those of which nothing was made sure', () => {
   assert.match(refusal(() => engineNamed('vlm', false)).hint ?? '', /Did you mean vllm/);
   assert.match(refusal(() => engineNamed('ollama', false)).hint ?? '', /--for llama\.cpp/);
   assert.match(refusal(() => engineNamed('sglang', false)).hint ?? '', /--untested/);
   assert.equal(engineNamed('sglang', true).title, 'SGLang');
-  assert.match(refusal(() => engineNamed('tensorrt-llm', true)).message, /no format/);
+  assert.match(refusal(() => engineNamed('tensorrt-llm', false)).hint ?? '', /--untested/);
 });
