@@ -21,7 +21,8 @@ export type GgufTypeName =
   | 'q3_k'
   | 'q4_k'
   | 'q5_k'
-  | 'q6_k';
+  | 'q6_k'
+  | 'mxfp4';
 
 /** The types that lpq writes; spec.md has the blocks. */
 export const GGUF_TYPES: readonly GgufType[] = [
@@ -38,6 +39,7 @@ export const GGUF_TYPES: readonly GgufType[] = [
   { name: 'q5_k', id: 13, block: 256, bytes: 176, fileType: 16 },
   { name: 'q6_k', id: 14, block: 256, bytes: 210, fileType: 18 },
   { name: 'bf16', id: 30, block: 1, bytes: 2, fileType: 32 },
+  { name: 'mxfp4', id: 39, block: 32, bytes: 17, fileType: 38 },
 ];
 
 const BY_NAME = new Map(GGUF_TYPES.map((type) => [type.name, type]));

@@ -3,6 +3,7 @@ import type { GgufFile } from '../../formats/gguf/read.js';
 import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import { groupSizeOf } from '../core/granularity.js';
 import type { Decoded } from './decode.js';
+import { mxfp4Fields, mxfp4Values } from './decode-mxfp4.js';
 import { halfValue, nearestHalf } from './floats.js';
 import { storedOrder } from './gguf-tables.js';
 import { storedForm } from './layout.js';
@@ -38,6 +39,11 @@ export async function decodeValues(
     stored.dispose();
     return { tensor, wrong: undefined };
   }
+  if (type.name === 'mxfp4') {
+    const tensor = mxfp4Values(stored, order, columns);
+    stored.dispose();
+    return { tensor, wrong: undefined };
+  }
   const index = fromTyped('i32', [rows], order);
   const values = ggufValues(rt, stored, index, [rows, columns], type.name);
   await settle(rt);
@@ -60,6 +66,13 @@ export async function decodeBlocks(
   const name = file.matrix(tensor).type.name;
   const center = CENTER[name];
   const stored = file.tensor(tensor);
+  if (name === 'mxfp4') {
+    const { codes, scales } = mxfp4Fields(stored, storedOrder(tensor, n, config), k);
+    decoded.parts.set('codes', codes);
+    decoded.parts.set('scales', scales);
+    stored.dispose();
+    return decoded;
+  }
   const order = fromTyped('i32', [n], storedOrder(tensor, n, config));
   const add = center === undefined || zero === undefined ? 0 : (center - zero + 256) % 256;
   const fields = ggufFields(rt, stored, order, [n, k], { type: name, bits, flip, add });

@@ -41,10 +41,18 @@ export function factsOfCanonical(canonical: CanonicalCheckpoint, name: string): 
 /** The type of a module's blocks for a target; undefined where it stays a plain weight. */
 export function blockTypeOf(target: string, facts: FormFacts): string | undefined {
   const [, k] = facts.shape;
-  if (target === 'gguf') return typeOfCodes(facts);
+  if (target === 'gguf') return isMxfp4(facts) ? 'mxfp4' : typeOfCodes(facts);
   const wanted = target.slice('gguf-'.length);
   if (k % (wanted === 'q8_0' ? 32 : 256) === 0) return wanted;
   return k % 32 === 0 ? 'q8_0' : undefined;
+}
+
+/** Floats of 4 bits under powers of two are what mxfp4 holds. */
+function isMxfp4({ type, granularity, scales, zeros, rearranged }: FormFacts): boolean {
+  const grouped = granularity.kind === 'group' && granularity.size === 32 && scales.block[0] === 1;
+  return (
+    type === 'f4e2m1' && grouped && scales.dtype === 'f8_e8m0' && !scales.global && zeros.kind === 'none' && !rearranged
+  );
 }
 
 /** The type whose grid is W = (q - z) s in f16, one s for each 32 columns or more of a row. */

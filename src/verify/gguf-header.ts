@@ -28,7 +28,11 @@ const TYPES: Readonly<Record<string, readonly [id: number, elements: number, byt
   q5_k: [13, 256, 176, 16],
   q6_k: [14, 256, 210, 18],
   bf16: [30, 1, 2, 32],
+  mxfp4: [39, 32, 17, 38],
 };
+
+/** Whether a type is one of blocks. */
+export const isBlocks = (type: string): boolean => (TYPES[type]?.[1] ?? 1) > 1;
 
 export const fileTypeOf = (type: string): number => (TYPES[type] as (typeof TYPES)[string])[3];
 

@@ -13,6 +13,7 @@ import { compareManifests } from './against.js';
 import { checkListed, checkSeal, compareFiles } from './files.js';
 import { checkContainer } from './gguf-container.js';
 import { GGUF_FILE, type GgufContext, type GgufExpectation } from './gguf-context.js';
+import { isBlocks } from './gguf-header.js';
 import { type BlocksFrom, expectedEntries, modelPlan } from './gguf-metadata.js';
 import { checkCarried, verifyGgufModule } from './gguf-modules.js';
 import { type ExpectedTensors, expectedTensors, headerTensors, ropeOf } from './gguf-plan.js';
@@ -140,7 +141,7 @@ function checkManifest(
     const entry = Object.hasOwn(manifest.modules, module) ? (manifest.modules[module] as PackedModule) : undefined;
     if (!entry) continue; // compareManifests has said so
     const { tensors, layout, ranks, packing, transposed, activations } = entry;
-    const layouts = types.map((type) => (/^q/.test(type) ? `gguf-${type}` : 'dense'));
+    const layouts = types.map((type) => (isBlocks(type) ? `gguf-${type}` : 'dense'));
     const [got, expected] = [`${Object.keys(tensors)} as ${layout}`, `${stored} as ${layouts[0]}`];
     recorder.check(layouts.includes(layout) && `${Object.keys(tensors)}` === stored, {
       ...{ check: 'tensors', module, got, expected },
@@ -183,7 +184,7 @@ function tellUnproved(
       'blocks were searched from the weights of the source and are near the quantized ones; --source MODEL proves them',
     );
   const searched = [...(expected?.weights.values() ?? [])].some(
-    ({ types, module }) => /^q/.test(types[0] as string) && (module === undefined || from !== 'codes'),
+    ({ types, module }) => isBlocks(types[0] as string) && (module === undefined || from !== 'codes'),
   );
   if (searched)
     recorder.unproved.push(

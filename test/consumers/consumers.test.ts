@@ -96,6 +96,7 @@ const CASES: readonly Case[] = [
     rules: [{ match: 'self_attn', bits: 8 }],
   },
   { name: 'gguf', source: 'tiny-llama', target: 'gguf', how: 'gguf', options: ['--bits', '4', '--group-size', '32'] },
+  { name: 'gguf-mxfp4', source: 'tiny-llama', target: 'gguf', how: 'gguf', options: ['--dtype', 'mxfp4'] },
 ];
 
 async function run(...args: string[]): Promise<void> {

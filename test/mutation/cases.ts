@@ -67,6 +67,7 @@ export const CASES: readonly Case[] = [
   { target: 'gguf', variant: 'mixed' },
   { target: 'gguf', variant: 'zeros' },
   { target: 'gguf', variant: 'floats' },
+  { target: 'gguf', variant: 'mxfp4' },
   { target: 'gguf', variant: 'mixture' },
   ...GGUF.map((type): Case => ({ target: `gguf-${type}`, variant: 'mixed' })),
 ];

@@ -4,7 +4,7 @@ import { type GgufName, ggufName, rowOrder } from '../../../formats/gguf/names.j
 import type { GgufTypeName } from '../../../formats/gguf/types.js';
 import { LpqError } from '../../core/error.js';
 import type { NoForm } from '../integer-form.js';
-import { codesForm, type GgufForm, searchForm } from './forms.js';
+import { type GgufForm, ownForm, searchForm } from './forms.js';
 
 /** The model around the modules of a checkpoint, as GGUF sees it. */
 export interface GgufContext {
@@ -34,7 +34,7 @@ export function createContext(search: GgufTypeName | undefined, checkpoint: Cano
       if (known) return known;
       const module = checkpoint.module(name);
       const zeros = module.zeros.kind === 'int' ? { zeroRange: [0, 0] as const } : {};
-      const form = search === undefined ? codesForm(module, zeros) : searchForm(search, module.shape[1]);
+      const form = search === undefined ? ownForm(module, zeros) : searchForm(search, module.shape[1]);
       forms.set(name, form);
       return form;
     },

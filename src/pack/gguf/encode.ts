@@ -38,6 +38,33 @@ export async function encodeCodes(
   return blocks;
 }
 
+/** Weights of a block of mxfp4, and its bytes. */
+const [BLOCK, BYTES] = [32, 17];
+
+/** Blocks U8 [N, bytes of a row] of mxfp4: the exponent, then code i low and code i + 16 high in byte i. The caller disposes of them. */
+export function encodeFours(
+  { checkpoint, name, module }: Pick<PackJob, 'checkpoint' | 'name' | 'module'>,
+  order: Int32Array,
+): Tensor {
+  const [n, k] = module.shape;
+  const [codes, scales] = [checkpoint.require(name, 'codes'), checkpoint.require(name, 'scales')];
+  const blocks = allocate('u8', [n, (k / BLOCK) * BYTES]);
+  const [pairs, powers, to] = [codes.bytes(), scales.bytes(), blocks.bytes()];
+  let at = 0;
+  for (const row of order)
+    for (let block = 0; block < k / BLOCK; block++) {
+      to[at++] = powers[(row * k) / BLOCK + block] as number;
+      const first = (row * k) / 2 + block * 16;
+      for (let i = 0; i < 16; i++) {
+        const shift = 4 * (i & 1);
+        const [low, high] = [pairs[first + (i >> 1)] as number, pairs[first + 8 + (i >> 1)] as number];
+        to[at++] = ((low >> shift) & 15) | (((high >> shift) & 15) << 4);
+      }
+    }
+  for (const tensor of [codes, scales]) tensor.dispose();
+  return blocks;
+}
+
 /** A minimum must be finite, and the zero point must be found in it again. */
 function checkMinima(name: string, scales: Tensor, zeros: Tensor): void {
   const bits = typed<Uint16Array>(scales);

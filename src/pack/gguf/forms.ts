@@ -1,6 +1,7 @@
 import type { CanonicalModule } from '../../../formats/canonical/schema.js';
 import { type GgufTypeName, ggufType } from '../../../formats/gguf/types.js';
 import { groupSizeOf } from '../../core/granularity.js';
+import { floatProblem } from '../compressed.js';
 import { hasForm, integerForm, type NoForm, noForm } from '../integer-form.js';
 import type { ModuleFacts } from '../target.js';
 
@@ -24,7 +25,13 @@ export interface SearchForm {
   readonly type: GgufTypeName;
 }
 
-export type GgufForm = CodesForm | SearchForm;
+/** Floats of 4 bits under powers of two, block by block as they are. */
+export interface FoursForm {
+  readonly kind: 'fours';
+  readonly type: 'mxfp4';
+}
+
+export type GgufForm = CodesForm | FoursForm | SearchForm;
 
 /** Types whose value is (q - center) * d, by the codes that q holds. */
 const CENTERED = [
@@ -61,6 +68,19 @@ export function codesForm(module: CanonicalModule, facts: ModuleFacts): CodesFor
   if (bits > 5)
     return noForm(`GGUF has no asymmetric codes of ${bits} bits`, 'Quantize it with --sym, or with at most 5 bits.');
   return { ...base, type: bits <= 4 ? 'q4_1' : 'q5_1', add: 0, minima: true };
+}
+
+/** The form of a module's very codes: integers, or floats of 4 bits under powers of two. */
+export function ownForm(module: CanonicalModule, facts: ModuleFacts): CodesForm | FoursForm | NoForm {
+  return isMxfp4(module) ? { kind: 'fours', type: 'mxfp4' } : codesForm(module, facts);
+}
+
+function isMxfp4(module: CanonicalModule): boolean {
+  const { type, granularity, scales } = module;
+  const grouped = granularity.kind === 'group' && granularity.size === 32 && scales.block[0] === 1;
+  return (
+    type === 'f4e2m1' && grouped && scales.dtype === 'f8_e8m0' && !scales.global && floatProblem(module) === undefined
+  );
 }
 
 /** The searched type, or what stands in for it where rows are no whole super-blocks. */

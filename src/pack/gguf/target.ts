@@ -5,8 +5,8 @@ import { LpqError } from '../../core/error.js';
 import { printGranularity } from '../../core/granularity.js';
 import type { Decision, ModuleFacts, PackTarget } from '../target.js';
 import { createContext, type GgufContext, headsOf, orderOf, tensorName } from './context.js';
-import { encodeCodes, searchBlocks } from './encode.js';
-import { codesForm } from './forms.js';
+import { encodeCodes, encodeFours, searchBlocks } from './encode.js';
+import { ownForm } from './forms.js';
 import { moduleWeight, writeGguf } from './write.js';
 
 /** GGUF of blocks from the codes, or of one searched type. */
@@ -14,8 +14,8 @@ export function ggufTarget(search?: GgufTypeName): PackTarget {
   const name = search === undefined ? 'gguf' : `gguf-${search}`;
   const describe =
     search === undefined
-      ? 'GGUF for llama.cpp with the same codes: q4_0, q4_1, q5_0, q5_1 or q8_0, if the grids match'
-      : `GGUF for llama.cpp, ${search} searched from the weights (of --source, or the quantized ones)`;
+      ? 'GGUF for llama.cpp from the very codes: q4_0, q4_1, q5_0, q5_1, q8_0 or mxfp4 where the grids coincide'
+      : `GGUF for llama.cpp, ${search} found by search in the weights (of --source, or as they were quantized)`;
   const unbound = (): never => {
     throw new LpqError('LPQ_INTERNAL', `target ${name} was not bound to a checkpoint`);
   };
@@ -25,7 +25,7 @@ export function ggufTarget(search?: GgufTypeName): PackTarget {
     bind: (checkpoint) => bound({ name, describe }, search, checkpoint),
     ...(search === undefined && {
       preview(module, facts) {
-        const form = codesForm(module, facts);
+        const form = ownForm(module, facts);
         return 'reason' in form ? form : undefined;
       },
     }),
@@ -52,6 +52,8 @@ function bound(
       if ('reason' in form) throw new LpqError('LPQ_INTERNAL', `module '${name}' has no form: ${form.reason}`);
       const place = context.place(name);
       const order = orderOf(context, place, module.shape[0]);
+      if (form.kind === 'fours')
+        return new Map([[tensorName(place), encodeFours({ checkpoint, name, module }, order)]]);
       if (form.kind === 'codes')
         return new Map([[tensorName(place), await encodeCodes({ rt, checkpoint, name, module }, form, order)]]);
       const weight = await moduleWeight(rt, checkpoint, name, undefined);
@@ -85,7 +87,7 @@ function decide(
   if (place.heads && n % (headsOf(context, place) * 2) !== 0)
     throw new LpqError('LPQ_CONFIG', `${checkpoint.dir}: the rows of '${name}' are not whole heads`, { got: n });
   // Zero points beyond the range of the codes show in the facts alone.
-  const own = context.search === undefined ? codesForm(module, facts) : context.form(name);
+  const own = context.search === undefined ? ownForm(module, facts) : context.form(name);
   if ('reason' in own) return fallback(own.reason, own.remedy);
   if (place.expert !== undefined) {
     const problem = stackProblem(context, checkpoint, place, own.type);

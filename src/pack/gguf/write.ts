@@ -27,7 +27,7 @@ import type { Decision } from '../target.js';
 import { plainWeight, stopIfAborted } from '../write-modules.js';
 import { carriedBytes, planCarried } from './carried.js';
 import { type GgufContext, orderOf, tensorName } from './context.js';
-import { encodeCodes, searchBlocks, takeRows } from './encode.js';
+import { encodeCodes, encodeFours, searchBlocks, takeRows } from './encode.js';
 import { fileMetadata, tensorPlans } from './header.js';
 
 export const GGUF_FILE = 'model.gguf';
@@ -171,6 +171,7 @@ async function writeModule(
     tensor = await takeRows(rt, plain, order);
     plain.dispose();
   } else if ('reason' in form) throw new LpqError('LPQ_INTERNAL', `module '${name}' has no form: ${form.reason}`);
+  else if (form.kind === 'fours') tensor = encodeFours({ checkpoint: input, name, module }, order);
   else if (form.kind === 'codes') {
     tensor = await encodeCodes({ rt, checkpoint: input, name, module }, form, order);
   } else {

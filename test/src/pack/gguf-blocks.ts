@@ -12,6 +12,7 @@ export const BLOCKS: Readonly<Record<string, readonly [bytes: number, size: numb
   q4_k: [144, 256],
   q5_k: [176, 256],
   q6_k: [210, 256],
+  mxfp4: [17, 32],
 };
 
 export function half(bits: number): number {
@@ -44,6 +45,10 @@ export function blockValue(type: string, bytes: Uint8Array, at: number, e: numbe
       return f(f((nibble(8) | fifth(4)) * f16(0)) + f16(2));
     case 'q8_0':
       return f(i8(2 + e) * f16(0));
+    case 'mxfp4': {
+      const q = nibble(1);
+      return (q & 8 ? -1 : 1) * ([0, 0.5, 1, 1.5, 2, 3, 4, 6][q & 7] as number) * 2 ** (u8(0) - 127);
+    }
     case 'q2_k': {
       const sc = u8(Math.floor(e / 16));
       const q = (u8(16 + 32 * h + l) >> (2 * j)) & 3;

@@ -27,6 +27,7 @@ const TYPES: readonly (readonly [type: string, target: string, quantize: readonl
   ['q5_0', 'gguf', ['--bits', '5', '--group-size', '64']],
   ['q5_1', 'gguf', ['--bits', '5', '--asym', '--group-size', '128']],
   ['q8_0', 'gguf', ['--bits', '8', '--group-size', 'channel']],
+  ['mxfp4', 'gguf', ['--dtype', 'mxfp4']],
   ['q2_k', 'gguf-q2_k', ['--bits', '8', '--group-size', '32']],
   ['q3_k', 'gguf-q3_k', ['--bits', '8', '--group-size', '32']],
   ['q4_k', 'gguf-q4_k', ['--bits', '8', '--group-size', '32']],
@@ -165,7 +166,7 @@ test('the same file with its blocks decoded to f32 gives our logits in llama.cpp
   const llama = await openLlama(t);
   if (!llama) return;
   for (const [type, target, quantize] of DRAWN.filter(
-    ([each]) => each === 'q4_0' || each === 'q5_1' || each === 'q3_k',
+    ([each]) => each === 'q4_0' || each === 'q5_1' || each === 'mxfp4' || each === 'q3_k',
   )) {
     const output = await packed(type, target, quantize);
     const plain = path.join(dir, `${type}.gguf`);

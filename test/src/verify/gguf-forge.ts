@@ -25,6 +25,7 @@ const TYPES: Readonly<Record<number, readonly [string, number, number]>> = {
   12: ['q4_k', 256, 144],
   13: ['q5_k', 256, 176],
   14: ['q6_k', 256, 210],
+  39: ['mxfp4', 32, 17],
   30: ['bf16', 1, 2],
 };
 

@@ -65,7 +65,7 @@ export const MUTATIONS: Readonly<Record<string, Mutation>> = {
   },
   'two blocks exchanged': (file, draw) => {
     const tensor = file.tensors[draw(file.tensors.length)]!;
-    const size = { 2: 18, 3: 20, 8: 34, 10: 84, 11: 110, 12: 144, 13: 176, 14: 210 }[tensor.type] ?? 4;
+    const size = { 2: 18, 3: 20, 8: 34, 10: 84, 11: 110, 12: 144, 13: 176, 14: 210, 39: 17 }[tensor.type] ?? 4;
     return swapBlocks(tensor, size, draw);
   },
   'a bit where codes are exact, eight codes where they were searched for': (file, draw) => {

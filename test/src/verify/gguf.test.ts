@@ -31,6 +31,7 @@ const CASES: readonly { name: string; target: string; quantized: string; source?
   { name: 'q4_k', target: 'gguf-q4_k', quantized: 'sym' },
   { name: 'q4_1', target: 'gguf', quantized: 'asym' },
   { name: 'q8_0', target: 'gguf', quantized: 'wide' },
+  { name: 'mxfp4', target: 'gguf', quantized: 'fours' },
   { name: 'q2_k', target: 'gguf-q2_k', quantized: 'sym', source: model },
   ...['q2_k', 'q3_k', 'q5_k', 'q6_k', 'q8_0'].map((type) => ({
     ...{ name: `own ${type}`, target: `gguf-${type}`, quantized: 'asym' },
@@ -40,6 +41,7 @@ const QUANTIZED: Readonly<Record<string, readonly string[]>> = {
   sym: ['--bits', '4', '--group-size', '64'],
   asym: ['--bits', '4', '--asym', '--group-size', '32'],
   wide: ['--bits', '8', '--group-size', 'channel'],
+  fours: ['--dtype', 'mxfp4'],
 };
 const place = (name: string) => path.join(root, name);
 
