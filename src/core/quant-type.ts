@@ -86,6 +86,11 @@ export function quantType(name: string): QuantType {
   });
 }
 
+/** Whether there is a type of that very name. */
+export function isQuantType(name: string): boolean {
+  return TYPES.has(name);
+}
+
 /** The number that the bit pattern `code` stands for; NaN for patterns that are not finite numbers. */
 export function decodeCode(type: QuantType, code: number): number {
   if (type.kind === 'int') return type.signed && code >= 2 ** (type.bits - 1) ? code - 2 ** type.bits : code;

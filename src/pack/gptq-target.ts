@@ -2,6 +2,7 @@ import type { CanonicalModule } from '../../formats/canonical/schema.js';
 import { gptqConfig } from '../../formats/gptq/config.js';
 import type { ZeroConvention } from '../../formats/gptq/layout.js';
 import { printGranularity } from '../core/granularity.js';
+import { fusedName } from './fused-names.js';
 import { type IntegerForm, integerForm } from './integer-form.js';
 import type { PackLayout } from './layout.js';
 import { firstFit, layoutTarget } from './layout-target.js';
@@ -52,13 +53,23 @@ function gptqModelConfig({ checkpoint, decisions, plainLinears, roles }: PackedM
     sym: symmetric,
   });
   const dynamic: Record<string, Record<string, unknown>> = {};
-  for (const other of others) for (const name of other.names) dynamic[`+:${roles.pattern(name)}`] = facts(other);
   const plain = [...decisions].filter(([, decision]) => decision.action === 'fallback').map(([name]) => name);
   const taken = [...schemes.values()].flatMap(({ names }) => names);
   const unquantized = [...plain, ...plainLinears.filter((each) => !roles.isHead(each))];
-  const { modules, patterns } = leftPlain(unquantized, taken, roles);
+  const { modules, layers } = leftPlain(unquantized, taken, roles);
+  const ruleOf = new Map([
+    ...[...schemes].flatMap(([key, { names }]) => names.map((name) => [name, key] as const)),
+    ...unquantized.map((name) => [name, 'plain'] as const),
+  ]);
+  // vLLM asks for the name of what it fuses alone, other loaders for that of each linear.
+  const patternOf = (name: string): string => {
+    const [own, fused] = [roles.pattern(name), fusedName(name, ruleOf)];
+    const whole = fused === undefined ? own : roles.pattern(fused);
+    return whole === own ? own : `${own}|${whole}`;
+  };
+  for (const other of others) for (const name of other.names) dynamic[`+:${patternOf(name)}`] = facts(other);
   for (const name of modules) {
-    const pattern = roles.pattern(name);
+    const pattern = patternOf(name);
     // vLLM takes a rule with the letters mtp in it for one about all such layers.
     dynamic[`-:${roles.prediction(name) ? pattern.replaceAll('mtp', 'mt[p]') : pattern}`] = {};
   }

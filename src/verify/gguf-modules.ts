@@ -1,6 +1,7 @@
 import type { ArtifactManifest, PackedModule } from '../../formats/artifact/schema.js';
 import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import { hashTensor } from '../../formats/safetensors/hash.js';
+import { isQuantType } from '../core/quant-type.js';
 import { compareEntries, compareModule } from './against.js';
 import { canonicalFacts, disposeDecoded } from './decode.js';
 import { decodeBlocks, decodeValues } from './decode-gguf.js';
@@ -84,7 +85,8 @@ export async function verifyGgufModule(
 }
 
 /** Blocks from the codes are proved by the codes, all else by the weight that it means. */
-function layoutProblem({ layout, canonical, shape, padded }: PackedModule, from: BlocksFrom): string | undefined {
+function layoutProblem({ type, layout, canonical, shape, padded }: PackedModule, from: BlocksFrom): string | undefined {
+  if (!isQuantType(type)) return `'${type}' is not a quantized type`;
   if (layout !== 'dense' && !/^gguf-(mxfp4|q(4_0|4_1|5_0|5_1|8_0|[2-6]_k))$/.test(layout))
     return `'${layout}' is no layout of GGUF`;
   if (`${padded}` !== `${shape}`) return `a padded shape of [${padded}] does not suit [${shape}]`;

@@ -113,6 +113,28 @@ def compressed(path, tensors, result):
         result["schemes"][name] = next((each for each, holds in rules.items() if holds), None)
 
 
+def gptq(path, tensors, result):
+    """The rule that vLLM takes for a fused linear is that of each of its parts."""
+    from vllm.model_executor.layers.quantization.auto_gptq import AutoGPTQConfig
+    from vllm.model_executor.layers.quantization.utils.gptq_utils import get_dynamic_override
+
+    with open(f"{path}/config.json") as file:
+        config = AutoGPTQConfig.from_config(json.load(file)["quantization_config"])
+    names = {name.rpartition(".")[0] for name in tensors if name.endswith((".qweight", "_proj.weight"))}
+    for name in sorted(names):
+        override = get_dynamic_override(config, name)
+        if (override is False) == (f"{name}.qweight" in tensors):
+            result["problems"].append(f"{name}: {override}")
+        bits = None if override is False else get_dynamic_override(config, name, "bits", config.weight_bits)
+        result["schemes"][name] = bits
+        asked = [f"{name.rsplit('.', 1)[0]}.{fused}" for fused, parts in FUSED.items() if name.rsplit(".", 1)[1] in parts]
+        if ".experts." in name:
+            asked = [name.split(".experts.")[0] + ".experts"]
+        for each in asked:
+            if get_dynamic_override(config, each) != override:
+                result["problems"].append(f"{each}: {get_dynamic_override(config, each)}, and {name}: {override}")
+
+
 def main(paths):
     for path in paths:
         result = {"dir": path, "problems": [], "schemes": {}, "cache": None}
@@ -120,7 +142,7 @@ def main(paths):
             tensors = tensors_of(path)
             with open(f"{path}/config.json") as file:
                 method = json.load(file)["quantization_config"]["quant_method"]
-            {"modelopt": modelopt, "compressed-tensors": compressed}[method](path, tensors, result)
+            {"modelopt": modelopt, "compressed-tensors": compressed, "gptq": gptq}[method](path, tensors, result)
             cache_scales(tensors, result)
         except Exception as error:
             result["problems"].append(f"{type(error).__name__}: {str(error)[:600]}")

@@ -31,11 +31,14 @@ const EXPECTED: readonly (readonly [
   ['modelopt', 'eights', ['FP8_PER_CHANNEL_PER_TOKEN', 'MXFP8', 'W4A16_NVFP4'], false],
 ];
 
+/** Rules for what vLLM fuses: q, k and v in 8 bits, gate and up as they are. */
+const FUSED = ['gptq', 'fused'] as const;
+
 test("vLLM's own code reads the settings of forms that need a device", { skip }, async () => {
   const runtime = createRuntime(1);
   const shelf = new Shelf(scratch(), runtime);
   const dirs: string[] = [];
-  for (const [target, variant] of EXPECTED) {
+  for (const [target, variant] of [...EXPECTED, FUSED]) {
     const each = CASES.find((found) => found.target === target && found.variant === variant) as Case;
     assert.ok(each, `${target} ${variant}`);
     dirs.push((await packedCase(shelf, each, runtime)).packed);
@@ -54,4 +57,7 @@ test("vLLM's own code reads the settings of forms that need a device", { skip },
     assert.deepEqual([...new Set(Object.values(results[i].schemes))].sort(), [...schemes].sort(), name);
     assert.equal(results[i].cache, cache ? 'FP8' : null, name);
   }
+  const rules = results.at(-1);
+  assert.deepEqual(rules.problems, []);
+  assert.deepEqual(new Set(Object.values(rules.schemes)), new Set([4, 8, null]));
 });

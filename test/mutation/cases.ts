@@ -15,6 +15,7 @@ const GGUF = ['q2_k', 'q3_k', 'q4_k', 'q5_k', 'q6_k', 'q8_0'] as const;
 export const CASES: readonly Case[] = [
   { target: 'gptq', variant: 'mixed' },
   { target: 'gptq', variant: 'alike' },
+  { target: 'gptq', variant: 'fused' },
   { target: 'gptq', variant: 'ordered' },
   { target: 'gptq', variant: 'head' },
   { target: 'gptq', variant: 'mixture' },

@@ -92,6 +92,14 @@ export const VARIANTS = {
   },
   ordered: { model: 'dense', scheme: { bits: 4, groupSize: 64 }, rules: PLAIN, columns: 'g_idx' },
   gathered: { model: 'dense', scheme: { bits: 4, groupSize: 128 }, rules: PLAIN, columns: 'permutation' },
+  fused: {
+    model: 'dense',
+    scheme: { bits: 4, groupSize: 128 },
+    rules: [
+      [/layers\.1\.self_attn\.[qkv]_proj/, { bits: 8, groupSize: 128 }],
+      [/layers\.0\.mlp\.(gate|up)_proj/, undefined],
+    ],
+  },
   mixture: { model: 'mixture', scheme: { bits: 4, groupSize: 128 } },
 } as const satisfies Readonly<Record<string, Variant>>;
 

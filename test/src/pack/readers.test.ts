@@ -157,6 +157,7 @@ test('what a reader makes of the artifact is told before it is written, and docs
   const fp8 = { type: 'f8e4m3', n: 64, k: 64, scaleDtype: 'bf16' } as const;
   assert.match(await notes('compressed-tensors', expert, fp8), /compressed-tensors-w8a8/);
   assert.equal(await notes('compressed-tensors-w8a8', expert, fp8), '');
+  assert.match(await notes('modelopt', expert, fp8), /compressed-tensors-w8a8/);
   assert.match(
     await notes('compressed-tensors-w8a8', expert, { type: 'i8', n: 64, k: 64, scaleDtype: 'bf16' }),
     /INT8 experts/,
