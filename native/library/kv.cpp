@@ -1,9 +1,11 @@
 // The cache of keys and values behind the C interface.
 #include <algorithm>
+#include <atomic>
 
 #include "cuda/hosted.h"
 #include "library/context.h"
 #include "library/status.h"
+#include "library/threads.h"
 
 namespace lpq::library {
 namespace {
@@ -74,14 +76,15 @@ struct Cache {
 
 constexpr int64_t kMost = int64_t{1} << 31;
 
-// The tensors of a call; `made_up`: addresses are nobody's, of a rehearsal.
+// The tensors of a call, of a context's device or, without one, in the host's memory; `made_up`: addresses are
+// nobody's, of a rehearsal.
 class Operands {
  public:
-  Operands(const lpq_context& context, bool made_up) : context_(context), made_up_(made_up) {}
+  Operands(const lpq_context* context, bool made_up) : context_(context), made_up_(made_up) {}
 
   Tensor at(const void* address, const char* name, DType dtype, std::vector<int64_t> shape) {
     Tensor tensor = tensor_at(made_up_ ? nullptr : address, static_cast<int>(count_++), dtype, std::move(shape),
-                              context_.facts.ordinal, &context_);
+                              context_ ? context_->facts.ordinal : -1, context_);
     if (made_up_) return tensor;
     argument(address != nullptr || tensor.elements() == 0, std::string(name) + " is NULL");
     const uintptr_t unit = dtype == DType::i32 ? 4 : 16;
@@ -108,7 +111,7 @@ class Operands {
   }
 
  private:
-  const lpq_context& context_;
+  const lpq_context* context_;
   bool made_up_;
   uint32_t count_ = 0;
 };
@@ -186,6 +189,32 @@ size_t rehearsed(lpq_context& context, const char* op, Call& call) {
   return hosted.memory_taken();
 }
 
+void require_tokens(const Cache& c, int64_t tokens, int64_t first, int64_t table_pages) {
+  argument(tokens >= 0 && tokens < kMost && first >= 0 && first < kMost && table_pages >= 0 && table_pages < kMost,
+           "tokens, first or table_pages is negative, or 2^31 or more");
+  argument(tokens % c.block == 0 && first % c.block == 0, "tokens come in blocks of " + std::to_string(c.block));
+  argument(first + tokens <= table_pages * c.d.page_tokens, "the table has too few pages");
+}
+
+void require_residual(const Cache& c, int64_t residual, const lpq_kv_batch& b) {
+  argument(c.turbomind || (residual > 0 && residual <= b.tail_room && residual % c.block == 0),
+           "residual is no multiple of " + std::to_string(c.block) + " up to tail_room");
+}
+
+DType output_type(int type, double scale) {
+  argument(type == LPQ_F16 || type == LPQ_F32, "type is neither LPQ_F16 nor LPQ_F32");
+  argument(scale > -1e30 && scale < 1e30, "scale is not finite");
+  return type == LPQ_F16 ? DType::f16 : DType::f32;
+}
+
+// On the host: what breaks the cache's contract is said at once.
+void compute(const char* op, Call& call, int threads) {
+  Threads taken_up(threads);
+  std::atomic<int64_t> done{0}, total{0};
+  Exec exec{taken_up.pool(), done, total};
+  op_table().at(op)(call, exec);
+}
+
 void launch(lpq_context& context, const char* op, Call& call, void* workspace, size_t bytes, void* stream) {
   argument(workspace != nullptr && reinterpret_cast<uintptr_t>(workspace) % 512 == 0,
            "workspace is NULL, or does not start at a multiple of 512 bytes");
@@ -223,7 +252,7 @@ lpq_status lpq_kv_workspace(lpq_context* context, const lpq_kv_desc* desc, const
     b.sequences = std::max<int64_t>(b.sequences, 1);
     lpq_kv_pages pages{};
     pages.count = 1;
-    Operands operands(*context, true);
+    Operands operands(context, true);
     // Few queries and many may go to kernels of their own. The last two take no scratch; asked, so that their kernels
     // are loaded.
     size_t most = kHostedHead;
@@ -248,12 +277,9 @@ lpq_status lpq_kv_pack(lpq_context* context, const lpq_kv_desc* desc, int64_t to
   return guarded([&] {
     const Current current(context);
     const Cache c(desc);
-    argument(tokens >= 0 && tokens < kMost && first >= 0 && first < kMost && table_pages >= 0 && table_pages < kMost,
-             "tokens, first or table_pages is negative, or 2^31 or more");
-    argument(tokens % c.block == 0 && first % c.block == 0, "tokens come in blocks of " + std::to_string(c.block));
-    argument(first + tokens <= table_pages * c.d.page_tokens, "the table has too few pages");
+    require_tokens(c, tokens, first, table_pages);
     if (tokens == 0) return;
-    Operands operands(*context, false);
+    Operands operands(context, false);
     Call call = pack_call(operands, c, tokens, k, v, first, table, table_pages, taken(pages, "pages"));
     launch(*context, "kv_pack", call, workspace, bytes, stream);
   });
@@ -266,10 +292,9 @@ lpq_status lpq_kv_append(lpq_context* context, const lpq_kv_desc* desc, const vo
     const Current current(context);
     const Cache c(desc);
     const lpq_kv_batch b = checked(batch);
-    argument(c.turbomind || (residual > 0 && residual <= b.tail_room && residual % c.block == 0),
-             "residual is no multiple of " + std::to_string(c.block) + " up to tail_room");
+    require_residual(c, residual, b);
     if (b.sequences == 0) return;
-    Operands operands(*context, false);
+    Operands operands(context, false);
     Call call = append_call(operands, c, k, v, residual, taken(pages, "pages"), b);
     launch(*context, "kv_append", call, workspace, bytes, stream);
   });
@@ -282,13 +307,49 @@ lpq_status lpq_kv_decode(lpq_context* context, const lpq_kv_desc* desc, int64_t 
     const Current current(context);
     const Cache c(desc);
     const lpq_kv_batch b = checked(batch);
-    argument(type == LPQ_F16 || type == LPQ_F32, "type is neither LPQ_F16 nor LPQ_F32");
-    argument(scale > -1e30 && scale < 1e30, "scale is not finite");
+    const DType of_y = output_type(type, scale);
     if (b.sequences == 0) return;
-    Operands operands(*context, false);
-    Call call = decode_call(operands, c, queries, q, y, type == LPQ_F16 ? DType::f16 : DType::f32, scale,
-                            taken(pages, "pages"), b);
+    Operands operands(context, false);
+    Call call = decode_call(operands, c, queries, q, y, of_y, scale, taken(pages, "pages"), b);
     launch(*context, "kv_decode", call, workspace, bytes, stream);
+  });
+}
+
+lpq_status lpq_cpu_kv_pack(const lpq_kv_desc* desc, int64_t tokens, const void* k, const void* v, int64_t first,
+                           const int32_t* table, int64_t table_pages, const lpq_kv_pages* pages, int threads) {
+  return guarded([&] {
+    const Cache c(desc);
+    require_tokens(c, tokens, first, table_pages);
+    if (tokens == 0) return;
+    Operands operands(nullptr, false);
+    Call call = pack_call(operands, c, tokens, k, v, first, table, table_pages, taken(pages, "pages"));
+    compute("kv_pack", call, threads);
+  });
+}
+
+lpq_status lpq_cpu_kv_append(const lpq_kv_desc* desc, const void* k, const void* v, int64_t residual,
+                             const lpq_kv_pages* pages, const lpq_kv_batch* batch, int threads) {
+  return guarded([&] {
+    const Cache c(desc);
+    const lpq_kv_batch b = checked(batch);
+    require_residual(c, residual, b);
+    if (b.sequences == 0) return;
+    Operands operands(nullptr, false);
+    Call call = append_call(operands, c, k, v, residual, taken(pages, "pages"), b);
+    compute("kv_append", call, threads);
+  });
+}
+
+lpq_status lpq_cpu_kv_decode(const lpq_kv_desc* desc, int64_t queries, const void* q, void* y, int type, double scale,
+                             const lpq_kv_pages* pages, const lpq_kv_batch* batch, int threads) {
+  return guarded([&] {
+    const Cache c(desc);
+    const lpq_kv_batch b = checked(batch);
+    const DType of_y = output_type(type, scale);
+    if (b.sequences == 0) return;
+    Operands operands(nullptr, false);
+    Call call = decode_call(operands, c, queries, q, y, of_y, scale, taken(pages, "pages"), b);
+    compute("kv_decode", call, threads);
   });
 }
 }

@@ -361,6 +361,15 @@ LPQ_API lpq_status lpq_cpu_gemm(const void* block, size_t bytes, int64_t m, int 
 /* y [count, K] = rows of W, as an embedding reads them; `type` of y. */
 LPQ_API lpq_status lpq_cpu_rows(const void* block, size_t bytes, int64_t count, const int64_t* rows, int type, void* y,
                                 int threads);
+/* The cache of keys and values above in the host's memory, without a workspace: the bytes of lpq_kv_pack() and
+   lpq_kv_append(), and attention summed in f64. A page, length or tail that is none, and NaN or infinity among what is
+   packed, end in LPQ_ERROR_ARGUMENT; what was to be packed is then undefined. */
+LPQ_API lpq_status lpq_cpu_kv_pack(const lpq_kv_desc* desc, int64_t tokens, const void* k, const void* v, int64_t first,
+                                   const int32_t* table, int64_t table_pages, const lpq_kv_pages* pages, int threads);
+LPQ_API lpq_status lpq_cpu_kv_append(const lpq_kv_desc* desc, const void* k, const void* v, int64_t residual,
+                                     const lpq_kv_pages* pages, const lpq_kv_batch* batch, int threads);
+LPQ_API lpq_status lpq_cpu_kv_decode(const lpq_kv_desc* desc, int64_t queries, const void* q, void* y, int type,
+                                     double scale, const lpq_kv_pages* pages, const lpq_kv_batch* batch, int threads);
 
 #ifdef __cplusplus
 }

@@ -42,7 +42,7 @@ const Form& opened(const void* memory, size_t bytes);
 // once.
 void pack(const Form& form, const Elements& elements, const float* bias, void* memory, ThreadPool& pool);
 
-// Where column i of a chunk lies in its word, kernels of integers read it in place: as code * 2^place, against x *
+// Where column i of a chunk lies in its word, kernels of integers may read it in place: as code * 2^place, against x *
 // 2^-place. Both are exact (but for |x| below 2^-95), and so the sum is that of code and x.
 inline int place_of(int bits, int64_t i) {
   const int at = static_cast<int>(i % kChunk) * bits % 32;

@@ -6,12 +6,12 @@ namespace lpq::packed {
 
 constexpr int64_t kMostRows = 64;
 
-// A panel of 32 outputs times up to kMostRows rows of x, or two panels that follow each other times one row.
+// A panel of 32 outputs times up to kMostRows rows of x, or panels that follow each other times one row.
 struct Panel {
   const uint32_t* words;
   const float *scales, *shifts;  // [groups, 32]; shifts may be null
   const float* table;            // [256], the value of each code
-  const float* x;                // [rows, pitch], K padded with zeros; times 2^-place where codes are whole (form.h)
+  const float* x;                // [rows, pitch], K padded with zeros; times 2^-place of codes in place (form.h)
   const float* sums;             // [rows, groups] of x as it is, where there are shifts
   int64_t pitch, chunks, group_chunks, groups;
   int rows, panels;
@@ -20,9 +20,11 @@ struct Panel {
 };
 
 struct Kernels {
-  // By bits - 1; `whole` for integers, whose values are converted rather than looked up.
+  // By bits - 1; `whole` for integers, whose values may be converted rather than looked up: those of `in_place` are.
   void (*multiply[8])(const Panel& panel);
   void (*whole[8])(const Panel& panel);
+  bool in_place[8];
+  int panels;  // at most, times one row
 };
 
 const Kernels& kernels_generic();

@@ -15,7 +15,7 @@ struct F {
 struct U {
   __m256i a, b;
 };
-constexpr int kTile = 2;
+constexpr int kTile = 2, kPanels = 2;
 
 inline F zeros() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 inline F load(const float* at) { return {_mm256_loadu_ps(at), _mm256_loadu_ps(at + 8)}; }
@@ -45,25 +45,29 @@ inline F minus(const F& x, float y) {
   return {_mm256_sub_ps(x.a, each), _mm256_sub_ps(x.b, each)};
 }
 
-// Eight words of a register are one permutation, which looks at their three lowest bits; sixteen are two, and bit 3
-// says which. A gather takes wider types of floats.
+// Eight words of a register are one permutation, which looks at their three lowest bits: that is three codes of one
+// bit. Sixteen values are two, and bit 3 says which. A gather takes wider types of floats.
 template <int B, bool Whole>
 struct Values {
-  explicit Values(const Panel& p)
-      : table(p.table), low(_mm256_loadu_ps(p.table)), high(_mm256_loadu_ps(p.table + 8)), constant(p.constant) {}
-  __m256 half(__m256i codes) const {
-    if constexpr (B == 1) codes = _mm256_and_si256(codes, _mm256_set1_epi32(1));
-    if constexpr (B == 2) codes = _mm256_and_si256(codes, _mm256_set1_epi32(3));
-    if constexpr (B <= 3) return _mm256_permutevar8x32_ps(low, codes);
-    if constexpr (B == 4)
-      return _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, codes), _mm256_permutevar8x32_ps(high, codes),
-                              _mm256_castsi256_ps(_mm256_slli_epi32(codes, 28)));
-    codes = _mm256_and_si256(codes, _mm256_set1_epi32((1 << B) - 1));
-    return _mm256_i32gather_ps(table, codes, 4);
+  static constexpr bool kInPlace = Whole && B > 3;
+  static constexpr int kCodes = B == 1 ? 3 : 1;
+  explicit Values(const Panel& p) : table(p.table), constant(p.constant) {
+    alignas(32) float all[8];
+    for (int which = 0; which < (B <= 3 ? kCodes : 2); ++which) {
+      for (int i = 0; i < 8; ++i) all[i] = table[B <= 3 ? i >> which * B & ((1 << B) - 1) : 8 * which + i];
+      tables[which] = _mm256_load_ps(all);
+    }
   }
-  F of(const U& codes) const { return {half(codes.a), half(codes.b)}; }
+  __m256 half(__m256i codes, int which) const {
+    if constexpr (B <= 3) return _mm256_permutevar8x32_ps(tables[which], codes);
+    if constexpr (B == 4)
+      return _mm256_blendv_ps(_mm256_permutevar8x32_ps(tables[0], codes), _mm256_permutevar8x32_ps(tables[1], codes),
+                              _mm256_castsi256_ps(_mm256_slli_epi32(codes, 28)));
+    return _mm256_i32gather_ps(table, _mm256_and_si256(codes, _mm256_set1_epi32((1 << B) - 1)), 4);
+  }
+  F of(const U& codes, int which) const { return {half(codes.a, which), half(codes.b, which)}; }
   const float* table;
-  __m256 low, high;
+  __m256 tables[3];
   float constant;
 };
 

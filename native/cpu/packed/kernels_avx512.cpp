@@ -12,7 +12,7 @@ namespace {
 
 using F = __m512;
 using U = __m512i;
-constexpr int kTile = 8;
+constexpr int kTile = 8, kPanels = 4;
 
 inline F zeros() { return _mm512_setzero_ps(); }
 inline F load(const float* at) { return _mm512_loadu_ps(at); }
@@ -28,20 +28,26 @@ inline U words(uint32_t all) { return _mm512_set1_epi32(static_cast<int>(all)); 
 inline F number(U u) { return _mm512_cvtepi32_ps(u); }
 inline F minus(F x, float y) { return _mm512_sub_ps(x, _mm512_set1_ps(y)); }
 
-// Permutations of one and of two registers look at the four and five lowest bits. A gather takes wider types of floats.
+// Permutations of one and of two registers look at the four and five lowest bits: that is four codes of one bit, or two
+// of two. A gather takes wider types of floats.
 template <int B, bool Whole>
 struct Values {
-  explicit Values(const Panel& p)
-      : table(p.table), low(_mm512_loadu_ps(p.table)), high(_mm512_loadu_ps(p.table + 16)), constant(p.constant) {}
-  F of(U codes) const {
-    if constexpr (B == 4) return _mm512_permutexvar_ps(codes, low);
-    if constexpr (B == 5) return _mm512_permutex2var_ps(low, codes, high);
-    codes = _mm512_and_si512(codes, _mm512_set1_epi32((1 << B) - 1));
-    if constexpr (B < 4) return _mm512_permutexvar_ps(codes, low);
-    return _mm512_i32gather_ps(codes, table, 4);
+  static constexpr bool kInPlace = Whole && B > 4;
+  static constexpr int kCodes = B <= 2 ? 4 / B : 1;
+  explicit Values(const Panel& p) : table(p.table), constant(p.constant) {
+    alignas(64) float all[16];
+    for (int which = 0; which < (B <= 4 ? kCodes : 2); ++which) {
+      for (int i = 0; i < 16; ++i) all[i] = table[B <= 4 ? i >> which * B & ((1 << B) - 1) : 16 * which + i];
+      tables[which] = _mm512_load_ps(all);
+    }
+  }
+  F of(U codes, int which) const {
+    if constexpr (B <= 4) return _mm512_permutexvar_ps(codes, tables[which]);
+    if constexpr (B == 5) return _mm512_permutex2var_ps(tables[0], codes, tables[1]);
+    return _mm512_i32gather_ps(_mm512_and_si512(codes, _mm512_set1_epi32((1 << B) - 1)), table, 4);
   }
   const float* table;
-  F low, high;
+  F tables[4];
   float constant;
 };
 

@@ -1,6 +1,7 @@
 // Shared by the instruction sets: F is 16 floats, U 16 words, kTile how many rows of x have their sums in registers,
-// LPQ_EVERY_COLUMN what stands before a loop over a chunk's columns: unrolled, shifts are constants.
-// Included inside an unnamed namespace.
+// kPanels how many panels of one row have, Values<bits, whole> what codes mean: kInPlace, or of(words, which) looks up
+// one of kCodes codes that a word's lowest bits hold. LPQ_EVERY_COLUMN what stands before a loop over a chunk's
+// columns: unrolled, shifts are constants. Included inside an unnamed namespace.
 
 // Codes of column i of a chunk, in the low bits of each word; what stands above them is not theirs.
 template <int B>
@@ -10,22 +11,29 @@ inline U codes_of(const uint32_t* chunk, int i) {
   return at + B <= 32 ? low : either(low, left(load_words(chunk + (word + 1) * kPanel), 32 - at));
 }
 
-// What x of column i is multiplied by: table[code], or (code - constant) * 2^place of integers.
+// What x of column i is multiplied by: table[code], or (code - constant) * 2^place of integers in place.
 template <int B, bool Whole>
 inline F value_of(const uint32_t* chunk, int i, const Values<B, Whole>& values) {
-  if constexpr (Whole) {
-    const int bit = i * B, at = bit % 32, place = at + B < 32 ? at : 0;
+  const int bit = i * B, at = bit % 32;
+  const uint32_t* word = chunk + bit / 32 * kPanel;
+  if constexpr (Values<B, Whole>::kInPlace) {
+    const int place = at + B < 32 ? at : 0;
     const uint32_t mask = ((1u << B) - 1) << place;
     // A code that ends its word has nothing above it.
-    const U code = at + B < 32    ? both(load_words(chunk + bit / 32 * kPanel), words(mask))
-                   : at + B == 32 ? right(load_words(chunk + bit / 32 * kPanel), at)
+    const U code = at + B < 32    ? both(load_words(word), words(mask))
+                   : at + B == 32 ? right(load_words(word), at)
                                   : both(codes_of<B>(chunk, i), words(mask));
     return minus(number(code), values.constant * static_cast<float>(1u << place));
+  } else if constexpr (Values<B, Whole>::kCodes > 1) {
+    // One shift for several codes, each of which has a table by all of them.
+    constexpr int window = Values<B, Whole>::kCodes * B;
+    const int first = at / window * window;
+    return values.of(right(load_words(word), first), (at - first) / B);
   }
-  return values.of(codes_of<B>(chunk, i));
+  return values.of(codes_of<B>(chunk, i), 0);
 }
 
-// P panels: each output is one chain of fma, and four registers of outputs alone leave half of the units idle.
+// P panels: each output is one chain of fma, and the registers of one panel leave most of the units idle.
 template <int B, bool Whole, int P>
 void one_row(const Panel& p) {
   const Values<B, Whole> values(p);
@@ -38,6 +46,9 @@ void one_row(const Panel& p) {
     F sum[P][2];
     for (auto& each : sum) each[0] = each[1] = zeros();
     for (const int64_t end = p.group_chunks ? std::min(c + p.group_chunks, p.chunks) : p.chunks; c < end; ++c) {
+      // Panels are as many streams, which processors alone do not fetch early enough.
+      for (int j = 0; j < P; ++j)
+        for (int line = 0; line < 2 * B; ++line) __builtin_prefetch(chunk + j * words + 4 * B * kPanel + 16 * line);
       LPQ_EVERY_COLUMN
       for (int i = 0; i < kChunk; ++i) {
         const F each = broadcast(x + i);
@@ -119,14 +130,23 @@ void many_rows(const Panel& p) {
   }
 }
 
+template <int B, bool Whole, int P>
+void some_panels(const Panel& p) {
+  if (p.panels == P) one_row<B, Whole, P>(p);
+  else if constexpr (P > 1) some_panels<B, Whole, P - 1>(p);
+}
+
 template <int B, bool Whole>
 void multiply(const Panel& p) {
-  if (p.panels == 2) one_row<B, Whole, 2>(p);
-  else if (p.rows == 1) one_row<B, Whole, 1>(p);
+  if (p.rows == 1) some_panels<B, Whole, kPanels>(p);
   else many_rows<B, Whole>(p);
 }
 
-const Kernels kKernels = {{multiply<1, false>, multiply<2, false>, multiply<3, false>, multiply<4, false>,
-                           multiply<5, false>, multiply<6, false>, multiply<7, false>, multiply<8, false>},
-                          {multiply<1, true>, multiply<2, true>, multiply<3, true>, multiply<4, true>,
-                           multiply<5, true>, multiply<6, true>, multiply<7, true>, multiply<8, true>}};
+const Kernels kKernels = {
+    {multiply<1, false>, multiply<2, false>, multiply<3, false>, multiply<4, false>, multiply<5, false>,
+     multiply<6, false>, multiply<7, false>, multiply<8, false>},
+    {multiply<1, true>, multiply<2, true>, multiply<3, true>, multiply<4, true>, multiply<5, true>, multiply<6, true>,
+     multiply<7, true>, multiply<8, true>},
+    {Values<1, true>::kInPlace, Values<2, true>::kInPlace, Values<3, true>::kInPlace, Values<4, true>::kInPlace,
+     Values<5, true>::kInPlace, Values<6, true>::kInPlace, Values<7, true>::kInPlace, Values<8, true>::kInPlace},
+    kPanels};

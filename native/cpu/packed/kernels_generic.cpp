@@ -13,7 +13,7 @@ struct F {
 struct U {
   uint32_t v[16];
 };
-constexpr int kTile = 1;
+constexpr int kTile = 1, kPanels = 1;
 
 // Plain loops of 16, not unrolled further: this is for processors without vectors, and for tests.
 template <class T, class Each>
@@ -63,8 +63,10 @@ F minus(const F& a, float b) {
 
 template <int B, bool Whole>
 struct Values {
+  static constexpr bool kInPlace = Whole;
+  static constexpr int kCodes = 1;
   explicit Values(const Panel& p) : table(p.table), constant(p.constant) {}
-  F of(const U& codes) const {
+  F of(const U& codes, int) const {
     return made<F>([&](int i) { return table[codes.v[i] & ((1u << B) - 1)]; });
   }
   const float* table;

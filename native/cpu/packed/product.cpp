@@ -55,6 +55,7 @@ Activations activations(const Form& form, int64_t m, DType dtype, const void* x,
   out.x.resize(static_cast<size_t>(m * form.k_padded));
   if (form.shifts) out.sums.resize(static_cast<size_t>(m * form.groups));
   const int32_t* order = at<int32_t>(form, form.permutation);
+  const bool in_place = form.whole && active_kernels().in_place[form.bits - 1];
   float factors[kChunk];
   for (int64_t i = 0; i < kChunk; ++i) factors[i] = std::ldexp(1.0f, -place_of(form.bits, i));
   pool.for_each(m, std::max<int64_t>(1, 65536 / form.k_padded), [&](int64_t i) {
@@ -67,7 +68,7 @@ Activations activations(const Form& form, int64_t m, DType dtype, const void* x,
     else copy_row<uint16_t>(static_cast<const uint16_t*>(x) + first, form.k, order, row, bf16_to_f32);
     if (form.shifts)
       for (int64_t j = 0; j < form.k; ++j) out.sums[static_cast<size_t>(i * form.groups + group_of(form, j))] += row[j];
-    if (form.whole)
+    if (in_place)
       for (int64_t chunk = 0; chunk < form.k_padded; chunk += kChunk)
         for (int64_t j = 0; j < kChunk; ++j) row[chunk + j] *= factors[j];
   });
@@ -168,7 +169,7 @@ void pack(const Form& wanted, const Elements& elements, const float* bias, void*
 
 namespace {
 
-// Rows first .. of x times panels `panel` ..: one, or two of one row.
+// Rows first .. of x times panels `panel` ..: one, or several of one row.
 void multiply_panels(const Form& form, const Activations& given, int64_t m, int64_t first, int64_t panel, int panels,
                      DType dtype, void* y) {
   const Kernels& kernels = active_kernels();
@@ -200,8 +201,10 @@ void multiply_panels(const Form& form, const Activations& given, int64_t m, int6
 void multiply(const Form& form, int64_t m, DType dtype, const void* x, void* y, ThreadPool& pool) {
   if (m == 0) return;
   const Activations given = activations(form, m, dtype, x, pool);
-  // Rows outermost: a worker's neighbours read the same x, and the weights of a few panels stay in its cache.
-  const int64_t wide = m == 1 ? 2 : 1, items = (form.panels() + wide - 1) / wide,
+  // Rows outermost: a worker's neighbours read the same x, and the weights of a few panels stay in its cache. Of one
+  // row as many panels as kernels take at once, unless threads would have none.
+  const int64_t all = m == 1 ? active_kernels().panels : 1, even = (form.panels() + pool.size() - 1) / pool.size();
+  const int64_t wide = std::min(all, even), items = (form.panels() + wide - 1) / wide,
                 parts = (m + kMostRows - 1) / kMostRows;
   const int64_t work = std::max<int64_t>(1, std::min(m, kMostRows) * wide * kPanel * form.k);
   pool.parallel_for(

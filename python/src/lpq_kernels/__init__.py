@@ -10,7 +10,8 @@
 
 from ._library import Error, version
 from .artifact import Artifact, Module
+from .kv import KvCache
 from .modules import Embedding, Linear
 from .ops import pack_codes, pack_module, pack_share
 
-__all__ = ["Artifact", "Embedding", "Error", "Linear", "Module", "pack_codes", "pack_module", "pack_share", "version"]
+__all__ = ["Artifact", "Embedding", "Error", "KvCache", "Linear", "Module", "pack_codes", "pack_module", "pack_share", "version"]

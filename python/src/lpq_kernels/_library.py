@@ -75,6 +75,60 @@ class BlockInfo(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("n", c_int64), ("k", c_int64), ("bits", c_int), ("group", c_int), ("bias", c_int), ("bytes", c_size_t)]
 
 
+class KvDesc(ctypes.Structure):
+    """lpq_kv_desc."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("form", c_int),
+        ("key_bits", c_int),
+        ("value_bits", c_int),
+        ("by_token", c_int),
+        ("key_group", c_int),
+        ("value_group", c_int),
+        ("heads", c_int),
+        ("kv_heads", c_int),
+        ("head_dim", c_int),
+        ("outer", c_int),
+        ("page_tokens", c_int64),
+    ]
+
+
+class KvInfo(ctypes.Structure):
+    """lpq_kv_info."""
+
+    _fields_ = [("size", c_size_t), ("block", c_int64), ("unit", c_int64), ("page_bytes", c_size_t * 4)]
+
+
+class KvPages(ctypes.Structure):
+    """lpq_kv_pages."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("count", c_int64),
+        ("keys", c_void_p),
+        ("key_numbers", c_void_p),
+        ("values", c_void_p),
+        ("value_numbers", c_void_p),
+    ]
+
+
+class KvBatch(ctypes.Structure):
+    """lpq_kv_batch."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("sequences", c_int64),
+        ("table_pages", c_int64),
+        ("tail_room", c_int64),
+        ("table", c_void_p),
+        ("lengths", c_void_p),
+        ("tails", c_void_p),
+        ("tail_keys", c_void_p),
+        ("tail_values", c_void_p),
+    ]
+
+
 _FUNCTIONS: dict[str, list[Any]] = {
     "lpq_artifact_open": [c_char_p, POINTER(c_void_p)],
     "lpq_artifact_tensor": [c_void_p, c_char_p, c_void_p],
@@ -89,6 +143,10 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "lpq_cpu_codes_pack": [c_void_p, c_void_p, c_size_t, c_int],
     "lpq_cpu_block": [c_void_p, c_size_t, c_void_p],
     "lpq_cpu_gemm": [c_void_p, c_size_t, c_int64, c_int, c_void_p, c_void_p, c_int],
+    "lpq_kv_describe": [c_void_p, c_void_p],
+    "lpq_cpu_kv_pack": [c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_int],
+    "lpq_cpu_kv_append": [c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_void_p, c_int],
+    "lpq_cpu_kv_decode": [c_void_p, c_int64, c_void_p, c_void_p, c_int, c_double, c_void_p, c_void_p, c_int],
     "lpq_cpu_rows": [c_void_p, c_size_t, c_int64, c_void_p, c_int, c_void_p, c_int],
 }
 

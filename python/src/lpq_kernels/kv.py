@@ -1,0 +1,180 @@
+"""A cache of keys and values in few bits, in the host's memory (docs/kv-cache.md; its bytes: formats/kv/spec.md)."""
+
+from __future__ import annotations
+
+from ctypes import byref
+
+import torch
+
+from ._library import Error, KvBatch, KvDesc, KvInfo, KvPages, check, library, sized
+
+_FORMS = {"bitdecoding": 0, "turbomind": 1}
+_TYPES = {torch.float16: 1, torch.float32: 3}
+
+
+class KvCache:
+    """Keys and values of one layer of `sequences` sequences of up to `tokens` tokens, packed.
+
+    `bits` and `value_bits` (as `bits` unless given): 2, 4 or 8, both the same, or 8 and 4. `form` bitdecoding packs whole blocks of `block`
+    tokens and keeps the newest, up to `residual`, in f16; scales of keys are a channel's over `group` tokens, or with `by_token` a token's
+    over `group` dims. turbomind (4 and 8 bits) packs every token as it comes, one scale a token and head. Keys are those after the rotary
+    embedding. Heads of 64, 128 or 256 dims; `heads` of queries are a multiple of `kv_heads`.
+
+    Pages of `page_tokens` tokens (a block's unless given) lie in `pages`, uint8 [pages, bytes] of keys, their numbers, values and theirs
+    (turbomind: one of all); sequence s owns pages s P to (s + 1) P, as `table` [sequences, P] says. Raises Error, in a sentence, for what
+    there is no such cache of, NaN and what f16 does not hold, and more tokens than there is room for. It has no gradients.
+    """
+
+    def __init__(
+        self,
+        sequences: int,
+        tokens: int,
+        *,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        bits: int = 4,
+        value_bits: int | None = None,
+        form: str = "bitdecoding",
+        by_token: bool = False,
+        group: int | None = None,
+        residual: int | None = None,
+        page_tokens: int | None = None,
+    ) -> None:
+        if form not in _FORMS:
+            raise _argument(f"form is {form!r}, not one of {', '.join(_FORMS)}")
+        if sequences < 1 or tokens < 1:
+            raise _argument(f"a cache of {sequences} sequences of {tokens} tokens holds nothing")
+        whole = form == "turbomind"
+        if whole and (by_token or group is not None or residual):
+            raise _argument("turbomind has one scale a token and head and no exact tail: by_token, group and residual are bitdecoding's")
+        group = group if group is not None else 32 if bits == 2 else 128
+        desc, info = sized(KvDesc), sized(KvInfo)
+        desc.form, desc.key_bits, desc.value_bits = _FORMS[form], bits, bits if value_bits is None else value_bits
+        desc.by_token, desc.heads, desc.kv_heads, desc.head_dim = int(by_token), heads, kv_heads, head_dim
+        desc.key_group = head_dim if whole else min(group, head_dim) if by_token else group
+        desc.value_group = min(desc.key_group, head_dim)
+        desc.page_tokens = page_tokens or 0
+        check(library.lpq_kv_describe(byref(desc), byref(info)))
+        desc.page_tokens = page_tokens or info.unit
+        self._desc, self.block, self.page_tokens = desc, int(info.block), int(desc.page_tokens)
+        self.residual = 0 if whole else self.block if residual is None else residual
+        if not whole and (self.residual < 1 or self.residual % self.block):
+            raise _argument(f"residual is {self.residual}, not a multiple of the {self.block} tokens that are packed together")
+        self.heads, self.kv_heads, self.head_dim, self.tokens = heads, kv_heads, head_dim, tokens
+        each = -(-tokens // self.page_tokens)
+        self.table = torch.arange(sequences * each, dtype=torch.int32).view(sequences, each)
+        self.lengths, self.tails = torch.zeros(sequences, dtype=torch.int32), torch.zeros(sequences, dtype=torch.int32)
+        self.pages = [torch.zeros((sequences * each, size), dtype=torch.uint8) for size in info.page_bytes if size]
+        self.tail_keys = torch.zeros((sequences, self.residual, kv_heads, head_dim), dtype=torch.float16)
+        self.tail_values = torch.zeros_like(self.tail_keys)
+
+    def __len__(self) -> int:
+        """How many sequences."""
+        return self.table.shape[0]
+
+    @property
+    def seen(self) -> torch.Tensor:
+        """Tokens of each sequence, packed or exact: int32 [sequences]."""
+        return self.lengths + self.tails
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its pages and tails."""
+        return sum(each.nbytes for each in (*self.pages, self.tail_keys, self.tail_values))
+
+    def clear(self, sequence: int) -> None:
+        """Forgets a sequence's tokens."""
+        self._sequence(sequence)
+        self.lengths[sequence] = self.tails[sequence] = 0
+
+    def fill(self, sequence: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """A prompt, [T, kv_heads, head_dim], of an empty sequence: whole residuals are packed, what is left of T stays exact."""
+        self._sequence(sequence)
+        if self.seen[sequence] != 0:
+            raise _argument(f"sequence {sequence} holds {int(self.seen[sequence])} tokens: clear() it first")
+        (k, v), count = self._halves(keys, values, None), keys.shape[0]
+        self._room(count, sequence)
+        left = count % self.residual if self.residual else 0
+        packed = count - left
+        own = self.table[sequence]
+        pages = self._pages()
+        arguments = packed, k.data_ptr(), v.data_ptr(), 0, own.data_ptr(), own.numel(), byref(pages), _threads()
+        check(library.lpq_cpu_kv_pack(byref(self._desc), *arguments))
+        if left:
+            self.tail_keys[sequence, :left], self.tail_values[sequence, :left] = k[packed:], v[packed:]
+        self.lengths[sequence], self.tails[sequence] = packed, left
+
+    def append(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """The next token of every sequence, [sequences, kv_heads, head_dim]; a tail that is full is packed first."""
+        k, v = self._halves(keys, values, len(self))
+        for sequence in range(len(self)):
+            self._room(1, sequence)
+        pages, batch = self._pages(), self._batch()
+        check(library.lpq_cpu_kv_append(byref(self._desc), k.data_ptr(), v.data_ptr(), self.residual, byref(pages), byref(batch), _threads()))
+
+    def attend(self, queries: torch.Tensor, scale: float | None = None) -> torch.Tensor:
+        """softmax(q k^T scale) v for the newest Q tokens of every sequence, which it holds already: each sees those up to its own.
+
+        `queries` [sequences, Q, heads, head_dim], computed with in f16; `scale` head_dim^-1/2 unless given. Of that shape, f16 for f16 and
+        f32 otherwise, summed in f64; 0 where a query sees no token.
+        """
+        wanted = [len(self), queries.shape[1] if queries.dim() == 4 else 1, self.heads, self.head_dim]
+        if list(queries.shape) != wanted or wanted[1] == 0:
+            raise _argument(f"queries have the shape {list(queries.shape)}, not [{wanted[0]}, Q, {self.heads}, {self.head_dim}]")
+        q = _half(queries, "queries")
+        y = torch.empty(wanted, dtype=torch.float16 if queries.dtype == torch.float16 else torch.float32)
+        pages, batch = self._pages(), self._batch()
+        factor = self.head_dim**-0.5 if scale is None else scale
+        arguments = wanted[1], q.data_ptr(), y.data_ptr(), _TYPES[y.dtype], factor, byref(pages), byref(batch), _threads()
+        check(library.lpq_cpu_kv_decode(byref(self._desc), *arguments))
+        return y
+
+    def _sequence(self, sequence: int) -> None:
+        if not 0 <= sequence < len(self):
+            raise _argument(f"sequence {sequence} is asked for, and there are {len(self)}")
+
+    def _room(self, more: int, sequence: int) -> None:
+        held = int(self.seen[sequence])
+        if held + more > self.tokens:
+            raise _argument(f"sequence {sequence} holds {held} of {self.tokens} tokens, and {more} more were given")
+
+    def _halves(self, keys: torch.Tensor, values: torch.Tensor, first: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+        for name, tensor in (("keys", keys), ("values", values)):
+            wanted = [keys.shape[0] if first is None and keys.dim() else first, self.kv_heads, self.head_dim]
+            if list(tensor.shape) != wanted:
+                raise _argument(f"{name} have the shape {list(tensor.shape)}, not {wanted}")
+        return _half(keys, "keys"), _half(values, "values")
+
+    def _pages(self) -> KvPages:
+        made = sized(KvPages)
+        made.count = self.pages[0].shape[0]
+        for name, page in zip(("keys", "key_numbers", "values", "value_numbers"), self.pages, strict=False):
+            setattr(made, name, page.data_ptr())
+        return made
+
+    def _batch(self) -> KvBatch:
+        made = sized(KvBatch)
+        made.sequences, made.table_pages, made.tail_room = *self.table.shape, self.residual
+        for name in ("table", "lengths", "tails", "tail_keys", "tail_values"):
+            tensor: torch.Tensor = getattr(self, name)
+            setattr(made, name, tensor.data_ptr() if tensor.numel() else None)
+        return made
+
+
+def _argument(sentence: str) -> Error:
+    return Error("LPQ_ERROR_ARGUMENT", sentence)
+
+
+def _half(tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """f16, dense. Raises Error for what f16 does not hold."""
+    if not tensor.is_floating_point() or tensor.device.type != "cpu":
+        raise _argument(f"{name} are {tensor.dtype} on {tensor.device}, not floats on the CPU")
+    half = tensor.detach().to(torch.float16).contiguous()
+    if not bool(half.isfinite().all()):
+        raise _argument(f"{name} hold NaN, infinity or what is beyond f16")
+    return half
+
+
+def _threads() -> int:
+    return torch.get_num_threads()
