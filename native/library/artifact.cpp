@@ -47,11 +47,9 @@ bool is_expert(const std::string& name) {
 }
 
 // Which kernel takes a module, or why none does.
-void place(Module& m, bool ranks, bool transposed) {
+void place(Module& m) {
   const auto other = [&](std::string why) { m.layout = LPQ_LAYOUT_OTHER, m.why_other = std::move(why); };
   const bool permuted = m.own("permutation") != nullptr;
-  if (transposed) m.why_other = "";  // the layouts below hold [N, K] whatever the source held
-  if (ranks) return other("it is shared out over ranks");
   const auto has = [&](std::initializer_list<const char*> suffixes) {
     for (const char* suffix : suffixes)
       if (!m.own(suffix)) return other(std::string("its tensor '") + suffix + "' is missing"), false;
@@ -84,6 +82,32 @@ void place(Module& m, bool ranks, bool transposed) {
   } else {
     other("its layout '" + m.layout_name + "' has no kernel in this library");
   }
+}
+
+// The parts of what ranks share. Their tensors are checked against each other as any module's are.
+void read_ranks(Module& m, const Json& ranks, const std::string& where) {
+  if (!ranks.is(Kind::object)) malformed(where + ": its ranks are no object");
+  const auto count = member(ranks, "count", Kind::number, where).natural();
+  const std::string& split = member(ranks, "split", Kind::string, where).text();
+  m.along_inputs = split == "k";
+  if (!count || *count < 2 || *count > 1024 || (split != "n" && split != "k") ||
+      (m.along_inputs ? m.k : m.n) % *count != 0 || (m.along_inputs && m.group && m.k / *count % m.group != 0))
+    malformed(where + ": its ranks cannot share [" + std::to_string(m.n) + ", " + std::to_string(m.k) + "]");
+  for (int64_t rank = 0; rank < *count; ++rank) {
+    Module part = m;
+    part.ranks.clear(), part.tensors.clear();
+    part.name = m.name + ".rank" + std::to_string(rank), part.bias = nullptr;
+    (m.along_inputs ? part.k : part.n) /= *count;
+    for (const StoredTensor* tensor : m.tensors)
+      if (tensor->name.rfind(part.name + ".", 0) == 0) part.tensors.push_back(tensor);
+    place(part);
+    if (part.layout != LPQ_LAYOUT_COMET && part.layout != LPQ_LAYOUT_OTHER) part.cpu_layout = part.layout;
+    if (rank == 0) m.cpu_layout = part.cpu_layout, m.why_other = part.why_other;
+    if (part.cpu_layout != m.cpu_layout) malformed(where + ": the parts of its ranks are of several layouts");
+    m.ranks.push_back(std::move(part));
+  }
+  m.layout = LPQ_LAYOUT_OTHER;
+  if (m.cpu_layout != LPQ_LAYOUT_OTHER) m.why_other = "it is shared out over ranks";
 }
 
 void read_module(lpq_artifact& artifact, const std::string& name, const Json& entry) {
@@ -123,9 +147,12 @@ void read_module(lpq_artifact& artifact, const std::string& name, const Json& en
   std::sort(m.tensors.begin(), m.tensors.end(),
             [](const StoredTensor* a, const StoredTensor* b) { return a->name < b->name; });
   if (const auto bias = artifact.tensors.find(name + ".bias"); bias != artifact.tensors.end()) m.bias = &bias->second;
-  const Json* transposed = entry.find("transposed");
-  place(m, entry.find("ranks") != nullptr, transposed && transposed->boolean());
-  if (m.layout != LPQ_LAYOUT_COMET && m.layout != LPQ_LAYOUT_OTHER) m.cpu_layout = m.layout;
+  if (const Json* ranks = entry.find("ranks")) {
+    read_ranks(m, *ranks, where);
+  } else {
+    place(m);
+    if (m.layout != LPQ_LAYOUT_COMET && m.layout != LPQ_LAYOUT_OTHER) m.cpu_layout = m.layout;
+  }
   artifact.modules.emplace(name, std::move(m));
 }
 

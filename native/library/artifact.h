@@ -23,6 +23,9 @@ struct Module {
   std::string why_other;                     // why no kernel takes it
   std::vector<const StoredTensor*> tensors;  // in order of their names
   const StoredTensor* bias = nullptr;
+  // Of what ranks of tensor parallelism share: their parts in order, side by side along outputs, or along inputs.
+  std::vector<Module> ranks;
+  bool along_inputs = false;
   // The tensor MODULE.suffix; null where there is none.
   const StoredTensor* own(const char* suffix) const;
 };

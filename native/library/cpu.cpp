@@ -3,6 +3,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "cpu/packed/form.h"
@@ -20,7 +21,6 @@ namespace {
 struct Stored {
   std::vector<Tensor> copies;
   Call call;
-  std::vector<float> bias;
   Tensor order;
 };
 
@@ -44,12 +44,15 @@ float bias_at(const StoredTensor& bias, int64_t i) {
   return bias.dtype == LPQ_F16 ? f16_to_f32(half) : bf16_to_f32(half);
 }
 
-std::unique_ptr<Stored> stored_of(const Module& m) {
+void require_layout(const Module& m) {
   if (m.cpu_layout == LPQ_LAYOUT_OTHER)
     throw Failure("LPQ_UNSUPPORTED", "module '" + m.name + "': " +
                                          (m.layout == LPQ_LAYOUT_COMET
                                               ? "W4Ax, whose activations become codes, has no product on a CPU here"
                                               : m.why_other));
+}
+
+std::unique_ptr<Stored> stored_of(const Module& m) {
   auto stored = std::make_unique<Stored>();
   const Parts parts = parts_of(m);
   lpq_weight_desc d =
@@ -74,14 +77,18 @@ std::unique_ptr<Stored> stored_of(const Module& m) {
                                         " columns in i32");
     stored->order = cuda::tensor_at(d.permutation, 0, DType::i32, {m.k}, -1, nullptr);
   }
-  if (m.bias) {
-    if (m.bias->shape != std::vector<int64_t>{m.n} ||
-        (m.bias->dtype != LPQ_F16 && m.bias->dtype != LPQ_BF16 && m.bias->dtype != LPQ_F32))
-      throw Failure("LPQ_ARTIFACT", "tensor '" + m.bias->name + "' is no bias of " + std::to_string(m.n) +
-                                        " numbers in f16, bf16 or f32");
-    for (int64_t i = 0; i < m.n; ++i) stored->bias.push_back(bias_at(*m.bias, i));
-  }
   return stored;
+}
+
+std::vector<float> bias_of(const Module& m) {
+  std::vector<float> bias;
+  if (!m.bias) return bias;
+  if (m.bias->shape != std::vector<int64_t>{m.n} ||
+      (m.bias->dtype != LPQ_F16 && m.bias->dtype != LPQ_BF16 && m.bias->dtype != LPQ_F32))
+    throw Failure("LPQ_ARTIFACT", "tensor '" + m.bias->name + "' is no bias of " + std::to_string(m.n) +
+                                        " numbers in f16, bf16 or f32");
+  for (int64_t i = 0; i < m.n; ++i) bias.push_back(bias_at(*m.bias, i));
+  return bias;
 }
 
 // The form of what `elements` has, with the bias and the order that stand beside it.
@@ -173,15 +180,78 @@ DType float_type(int type) {
   return type == LPQ_F32 ? DType::f32 : type == LPQ_F16 ? DType::f16 : DType::bf16;
 }
 
-std::unique_ptr<Elements> elements_in(Stored& stored, const Module& m) {
-  static const std::map<int, const char*> kOps = {{LPQ_LAYOUT_TILUS, "gemm_packed"},
-                                                  {LPQ_LAYOUT_MARLIN, "gemm_marlin"},
-                                                  {LPQ_LAYOUT_TURBOMIND, "gemm_turbomind"},
-                                                  {LPQ_LAYOUT_SPARSE_MARLIN, "gemm_sparse_marlin"}};
-  std::unique_ptr<Elements> elements = elements_of(kOps.at(m.cpu_layout), stored.call);
-  if (stored.order.storage) elements->permutation = &stored.order;
-  return elements;
-}
+// The parts of ranks as the whole that they share, along outputs or along inputs. The parts must outlive it.
+class Joined : public Elements {
+ public:
+  Joined(const std::vector<const Elements*>& parts, const Module& m) : parts_(parts), along_inputs_(m.along_inputs) {
+    const Elements& first = *parts[0];
+    type = first.type, n = m.n, k = m.k;
+    grouped_zeros = first.grouped_zeros, constant = first.constant;
+    group_size = m.group, groups = ops::groups_of(k, group_size);
+    permutation = first.permutation;
+    for (const Elements* part : parts)
+      if ((part->permutation != nullptr) != (permutation != nullptr) ||
+          (permutation && std::memcmp(part->permutation->raw(), permutation->raw(), permutation->bytes()) != 0))
+        throw Failure("LPQ_ARTIFACT", "module '" + m.name + "': its ranks have columns in different orders");
+  }
+  void codes(int64_t row_n, uint8_t* row) const override {
+    if (!along_inputs_) return of_row(row_n).codes(row_n % parts_[0]->n, row);
+    for (const Elements* part : parts_) part->codes(row_n, row), row += part->k;
+  }
+  float scale(int64_t row_n, int64_t g) const override {
+    const auto [part, at, group] = place(row_n, g);
+    return part->scale(at, group);
+  }
+  float zero(int64_t row_n, int64_t g) const override {
+    const auto [part, at, group] = place(row_n, g);
+    return part->zero(at, group);
+  }
+  float shift(int64_t row_n, int64_t g) const override {
+    const auto [part, at, group] = place(row_n, g);
+    return part->shift(at, group);
+  }
+
+ private:
+  const Elements& of_row(int64_t row_n) const { return *parts_[static_cast<size_t>(row_n / parts_[0]->n)]; }
+  std::tuple<const Elements*, int64_t, int64_t> place(int64_t row_n, int64_t g) const {
+    const Elements& first = *parts_[0];
+    if (!along_inputs_) return {&of_row(row_n), row_n % first.n, g};
+    // A scale a row is the same in every part.
+    return {parts_[static_cast<size_t>(g / first.groups)], row_n, g % first.groups};
+  }
+  const std::vector<const Elements*> parts_;
+  const bool along_inputs_;
+};
+
+// A module's elements, of whatever parts, and its bias.
+class Opened {
+ public:
+  explicit Opened(const Module& m) : bias(bias_of(m)) {
+    require_layout(m);
+    if (m.ranks.empty()) add(m);
+    for (const Module& part : m.ranks) add(part);
+    std::vector<const Elements*> all;
+    for (const auto& part : parts_) all.push_back(part.get());
+    if (!m.ranks.empty()) joined_ = std::make_unique<Joined>(all, m);
+  }
+  const Elements& elements() const { return joined_ ? *joined_ : *parts_[0]; }
+  const std::vector<float> bias;
+
+ private:
+  void add(const Module& m) {
+    static const std::map<int, const char*> kOps = {{LPQ_LAYOUT_TILUS, "gemm_packed"},
+                                                    {LPQ_LAYOUT_MARLIN, "gemm_marlin"},
+                                                    {LPQ_LAYOUT_TURBOMIND, "gemm_turbomind"},
+                                                    {LPQ_LAYOUT_SPARSE_MARLIN, "gemm_sparse_marlin"}};
+    stored_.push_back(stored_of(m));
+    Stored& stored = *stored_.back();
+    parts_.push_back(elements_of(kOps.at(m.cpu_layout), stored.call));
+    if (stored.order.storage) parts_.back()->permutation = &stored.order;
+  }
+  std::vector<std::unique_ptr<Stored>> stored_;
+  std::vector<std::unique_ptr<Elements>> parts_;
+  std::unique_ptr<Elements> joined_;
+};
 
 }  // namespace
 }  // namespace lpq::library
@@ -195,8 +265,7 @@ lpq_status lpq_cpu_module_bytes(const lpq_artifact* artifact, const char* module
   return guarded([&] {
     argument(bytes != nullptr, "bytes is NULL");
     const Module& m = module_called(artifact, module);
-    const auto stored = stored_of(m);
-    *bytes = static_cast<size_t>(form_with(*elements_in(*stored, m), m.bias != nullptr).bytes);
+    *bytes = static_cast<size_t>(form_with(Opened(m).elements(), m.bias != nullptr).bytes);
   });
 }
 
@@ -206,9 +275,8 @@ lpq_status lpq_cpu_share_bytes(const lpq_artifact* artifact, const char* module,
     argument(bytes != nullptr, "bytes is NULL");
     const Module& m = module_called(artifact, module);
     const lpq_cpu_share of = taken(share, "share");
-    const auto stored = stored_of(m);
-    const auto whole = elements_in(*stored, m);
-    *bytes = static_cast<size_t>(form_with(Share(*whole, of), m.bias != nullptr && of.k == 0).bytes);
+    const Opened whole(m);
+    *bytes = static_cast<size_t>(form_with(Share(whole.elements(), of), m.bias != nullptr && of.k == 0).bytes);
   });
 }
 
@@ -217,13 +285,12 @@ lpq_status lpq_cpu_share_pack(const lpq_artifact* artifact, const char* module, 
   return guarded([&] {
     const Module& m = module_called(artifact, module);
     const lpq_cpu_share of = taken(share, "share");
-    const auto stored = stored_of(m);
-    const auto whole = elements_in(*stored, m);
-    const Share elements(*whole, of);
+    const Opened whole(m);
+    const Share elements(whole.elements(), of);
     const bool bias = m.bias != nullptr && of.k == 0;
     const packed::Form form = form_with(elements, bias);
     require_block(form, block, bytes);
-    packed::pack(form, elements, bias ? stored->bias.data() + of.n : nullptr, block, Threads(threads).pool());
+    packed::pack(form, elements, bias ? whole.bias.data() + of.n : nullptr, block, Threads(threads).pool());
   });
 }
 
@@ -239,11 +306,10 @@ lpq_status lpq_cpu_module_pack(const lpq_artifact* artifact, const char* module,
                                int threads) {
   return guarded([&] {
     const Module& m = module_called(artifact, module);
-    const auto stored = stored_of(m);
-    const auto elements = elements_in(*stored, m);
-    const packed::Form form = form_with(*elements, m.bias != nullptr);
+    const Opened whole(m);
+    const packed::Form form = form_with(whole.elements(), m.bias != nullptr);
     require_block(form, block, bytes);
-    packed::pack(form, *elements, stored->bias.data(), block, Threads(threads).pool());
+    packed::pack(form, whole.elements(), whole.bias.data(), block, Threads(threads).pool());
   });
 }
 

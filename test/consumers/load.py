@@ -3,8 +3,8 @@
 `load.py CASES` reads CASES/cases.json, a list of {"name", "how", "dtype"}: CASES/NAME is the directory, CASES/NAME.expected.safetensors
 holds NAME.weight of every quantized linear in f32 (and of the rest), CASES/NAME.logits.safetensors the logits of ids. Prints one
 line of JSON a case: {"name", "problems": [...], "weights": how many were compared, "relative": the largest difference of a weight}.
-With "source", the unquantized directory, and CASES/NAME.calibration.safetensors, calibrated scales are compared, too: "scales", "scale".
-`how`: "config" (transformers' AutoConfig alone), "transformers" (from_pretrained, with compressed-tensors), "gguf" (gguf-py).
+`how`: "config" (transformers' AutoConfig alone), "transformers" (from_pretrained, with compressed-tensors), "gguf" (gguf-py),
+"single_experts" (DIRECTORY with a name for each expert, which its class does not read).
 """
 
 import json
@@ -16,7 +16,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import numpy
 import torch
 import transformers as hf
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
 IDS = torch.arange(3, 35).reshape(1, 32)
@@ -129,6 +129,27 @@ def transformers(path, result, dtype):
     return model
 
 
+def single_experts(path, result, dtype):
+    """The checkpoint with experts.E.gate_proj, up_proj and down_proj in the place of stacked ones: whatever they hold, the class has its own."""
+    kind = getattr(hf, config(path, result, dtype).architectures[0])
+    weights, renamed = load_file(f"{path}/model.safetensors"), {}
+    for name, value in weights.items():
+        prefix, _, last = name.rpartition(".experts.")
+        for expert in range(value.shape[0]) if prefix and last in ("gate_up_proj", "down_proj") else ():
+            parts = {"gate_proj": value[expert, :, ::2], "up_proj": value[expert, :, 1::2]} if last == "gate_up_proj" else {"down_proj": value[expert]}
+            renamed.update((f"{prefix}.experts.{expert}.{part}.weight", each.t().contiguous()) for part, each in parts.items())
+        if not prefix or last not in ("gate_up_proj", "down_proj"):
+            renamed[name] = value
+    if renamed.keys() == weights.keys():
+        result["problems"].append("the checkpoint has no stacked experts")
+    save_file(renamed, f"{path}/model.safetensors", metadata={"format": "pt"})
+    model, told = kind.from_pretrained(path, output_loading_info=True)
+    stacked = [name for name, _ in model.named_parameters() if name.endswith((".experts.gate_up_proj", ".experts.down_proj"))]
+    absent = [name for name in stacked if name not in told["missing_keys"]]
+    if not stacked or absent:
+        result["problems"].append(f"transformers finds {absent} in experts that are named one by one: lpq need not refuse to write them")
+
+
 def gguf(path, result, dtype):
     from gguf import GGUFReader, dequantize
 
@@ -163,10 +184,8 @@ def main(cases):
     for case in listed:
         result = {"name": case["name"], "problems": [], "weights": 0, "relative": 0.0}
         try:
-            read = {"config": config, "transformers": transformers, "gguf": gguf}[case["how"]]
-            model = read(f"{cases}/{case['name']}", result, case["dtype"])
-            if "source" in case:
-                ranges(f"{cases}/{case['name']}", result, case["source"], model)
+            read = {"config": config, "transformers": transformers, "gguf": gguf, "single_experts": single_experts}[case["how"]]
+            read(f"{cases}/{case['name']}", result, case["dtype"])
         except Exception as error:
             result["problems"].append(f"{type(error).__name__}: {str(error)[:600]}")
         print(json.dumps(result), flush=True)

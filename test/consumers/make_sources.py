@@ -24,6 +24,25 @@ SMALL = dict(
 SOURCES = {
     "llama": ("llama", dict(tie_word_embeddings=False, dtype="bfloat16")),
     "gemma2": ("gemma2", dict(attn_logit_softcapping=50.0, final_logit_softcapping=30.0, query_pre_attn_scalar=32)),
+    # Latent attention has a key and value for every query head, whatever num_key_value_heads says; transformers divides by it, to 1.
+    "deepseek_v3": (
+        "deepseek_v3",
+        dict(
+            num_key_value_heads=3,
+            head_dim=16,
+            qk_rope_head_dim=16,
+            qk_nope_head_dim=16,
+            v_head_dim=32,
+            q_lora_rank=64,
+            kv_lora_rank=64,
+            moe_intermediate_size=64,
+            first_k_dense_replace=1,
+            n_routed_experts=4,
+            num_experts_per_tok=2,
+            n_group=2,
+            topk_group=1,
+        ),
+    ),
     "mixtral": ("mixtral", dict(num_local_experts=4, router_jitter_noise=0.0)),
 }
 

@@ -6,16 +6,23 @@ export type EditedModel = 'tiny-llama with biases' | 'tiny-llama with a head';
 /** A model of random weights, made of a configuration of test/fixtures/architectures. */
 export type RandomModel = `random ${string}`;
 
+/** A checkpoint of test/fixtures/architectures as it is, which reads images, too. */
+export type FixtureModel = `fixture ${string}`;
+
 export interface Format {
   /** Unique; with the engine's name it is a cell of the table. */
   readonly name: string;
   readonly target: string;
   /** Of `lpq quantize`. */
   readonly options: readonly string[];
+  /** Of `lpq pack`. */
+  readonly packing?: readonly string[];
+  /** vLLM compiles the model by torch.compile, as it does unless told otherwise. */
+  readonly compiled?: boolean;
   /** What it is asked to compute in, where the engine takes no float32 for this format. */
   readonly dtype?: 'bfloat16';
   /** tiny-llama unless it says otherwise. */
-  readonly model?: EditedModel | RandomModel | 'tiny-qwen3-moe';
+  readonly model?: EditedModel | RandomModel | FixtureModel | 'tiny-qwen3-moe';
   /** The directory is damaged after it was packed: cut short, a byte changed, a module of a type that there is none of. */
   readonly damage?: 'cut' | 'changed' | 'type';
   /** Blocks of GGUF are decoded to f32, so that the engine rounds no inputs of theirs: experts are chosen by more than luck. */
@@ -81,12 +88,19 @@ const ggml = (bits: number, group: string, ...more: string[]) => [
 const RANDOM = ggml(4, '32');
 /** Architectures beside Llama, which take vLLM minutes each to look at. */
 const OTHERS = { engines: /^transformers/ };
+const SEES = int(4, 32);
+const VLLM = { engines: /^vLLM.*lpq/ };
 const bfloat16 = { dtype: 'bfloat16' } as const;
 
 export const FORMATS: readonly Format[] = [
   // First: vLLM makes the groups that experts need for the first model of a process only.
   { name: '3 bits, sm90, experts', target: 'sm90', options: W3, model: 'tiny-qwen3-moe' },
   { name: '3 bits, gptq, experts', target: 'gptq', options: W3, model: 'tiny-qwen3-moe' },
+  // transformers unpacks experts in f16: test/consumers compares their weights.
+  ...[W3, W4A].map((options) => ({
+    ...{ name: `${options === W3 ? '3 bits' : '4 bits with zero points'}, compressed-tensors, experts`, options },
+    ...{ target: 'compressed-tensors', model: 'tiny-qwen3-moe' as const, engines: /^vLLM/ },
+  })),
   { name: '2 bits, gptq', target: 'gptq', options: W2 },
   { name: '3 bits, gptq', target: 'gptq', options: W3, commit: true },
   { name: '4 bits, gptq', target: 'gptq', options: W4, ...bfloat16, commit: true },
@@ -107,6 +121,9 @@ export const FORMATS: readonly Format[] = [
     rounds: true,
   },
   { name: '3 bits, sm90', target: 'sm90', options: W3, commit: true },
+  { name: '3 bits, sm90, by torch.compile', target: 'sm90', options: W3, compiled: true, ...VLLM },
+  { name: '3 bits, gptq, by torch.compile', target: 'gptq', options: W3, compiled: true, ...VLLM },
+  { name: '3 bits, sm90, --tp 2', target: 'sm90', options: W3, packing: ['--tp', '2'], commit: true },
   { name: '3 bits, sm90, biases', target: 'sm90', options: W3, model: 'tiny-llama with biases' },
   { name: '3 bits, gptq, biases', target: 'gptq', options: W3, model: 'tiny-llama with biases' },
   { name: 'floats of 6 bits, sm89', target: 'sm89', options: [...RTN, '--dtype', 'f6e3m2', '--group-size', '128'] },
@@ -138,6 +155,14 @@ export const FORMATS: readonly Format[] = [
   { name: '4 bits, sm80, Qwen3', target: 'sm80', options: RANDOM, model: 'random qwen3', ...OTHERS },
   { name: '4 bits, sm90, OLMo 2', target: 'sm90', options: RANDOM, model: 'random olmo2', ...OTHERS },
   { name: '4 bits, marlin, Qwen2', target: 'marlin', options: RANDOM, model: 'random qwen2', ...OTHERS },
+  { name: '4 bits, sm90, Qwen3-VL', target: 'sm90', options: SEES, model: 'fixture qwen3_vl', ...OTHERS },
+  {
+    name: '4 bits, compressed-tensors, Qwen3-VL',
+    target: 'compressed-tensors',
+    options: SEES,
+    model: 'fixture qwen3_vl',
+    ...OTHERS,
+  },
   { name: 'q4_0', target: 'gguf', options: ggml(4, '32'), commit: true },
   { name: 'q4_1', target: 'gguf', options: ggml(4, '32', '--asym') },
   { name: 'q5_0', target: 'gguf', options: ggml(5, '64') },

@@ -5,7 +5,7 @@ import { Checkpoint } from '../../formats/safetensors/checkpoint.js';
 import { writeSafetensors } from '../../formats/safetensors/write.js';
 import { typed } from '../../native/binding.js';
 import { lpq, model as tinyLlama } from '../src/cli/lpq.js';
-import { writeWidened } from '../src/model/fixtures.js';
+import { ARCHITECTURES, writeWidened } from '../src/model/fixtures.js';
 import { BYTES, inFloats } from '../src/pack/llama-cpp.js';
 import type { EditedModel, Format, RandomModel } from './cells.js';
 
@@ -67,10 +67,21 @@ async function random(model: RandomModel, dir: string): Promise<string> {
   return made;
 }
 
+function fixture(name: string, dir: string): string {
+  const made = path.join(dir, `fixture-${name}`);
+  if (!existsSync(made))
+    cpSync(path.join(ARCHITECTURES, name), made, {
+      recursive: true,
+      filter: (file) => !file.endsWith('golden.safetensors'),
+    });
+  return made;
+}
+
 /** The checkpoint that a format starts from; undefined where this machine has none. */
 async function sourceOf({ model }: Format, dir: string): Promise<string | undefined> {
   if (model === undefined) return tinyLlama;
   if (model === 'tiny-qwen3-moe') return sharedModel(model);
+  if (model.startsWith('fixture ')) return fixture(model.slice('fixture '.length), dir);
   return model.startsWith('random ') ? random(model as RandomModel, dir) : edited(model as EditedModel, dir);
 }
 
@@ -102,7 +113,7 @@ export async function directoryOf(format: Format, dir: string): Promise<string |
   const packed = named(format.name);
   if (existsSync(packed)) return packed;
   const searched = format.target.startsWith('gguf-') ? ['--source', source] : [];
-  await run('pack', quantized, '--target', format.target, '-o', packed, ...searched);
+  await run('pack', quantized, '--target', format.target, '-o', packed, ...searched, ...(format.packing ?? []));
   if (format.floats) await inFloats(path.join(packed, 'model.gguf'), path.join(packed, 'floats.gguf'));
   if (format.damage) damage(packed, format.damage);
   return packed;

@@ -11,14 +11,16 @@ import sys
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.utils import logging
 
 logging.set_verbosity_error()
 
 
 def ran(case: dict) -> dict:
-    model = AutoModelForCausalLM.from_pretrained(case["directory"], dtype=getattr(torch, case["dtype"]))
+    # What also reads images is a class of its own, asked for text here.
+    kind = AutoModelForImageTextToText if hasattr(AutoConfig.from_pretrained(case["directory"]), "vision_config") else AutoModelForCausalLM
+    model = kind.from_pretrained(case["directory"], dtype=getattr(torch, case["dtype"]))
     ids = torch.tensor([case["ids"]])
     with torch.no_grad():
         logprobs = model(ids).logits[0].double().log_softmax(-1)

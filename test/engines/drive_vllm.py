@@ -1,6 +1,7 @@
 """Serves directories in vLLM, one after the other, for test/engines: CASES.json -> RESULTS.json.
 
-A case is {"name", "directory", "dtype", "ids", "tokens", "check"}, the last one LPQ_CHECK_HASHES; its result is {"outcome": "ran",
+A case is {"name", "directory", "dtype", "ids", "tokens", "check", "compile"}: LPQ_CHECK_HASHES, and whether torch.compile makes the model's
+graph; its result is {"outcome": "ran",
 "logprobs": [each token of `ids` but the first], "tokens": [greedy ones]}, or {"outcome": "refused", "sentence"}.
 """
 
@@ -36,7 +37,7 @@ def ran(case: dict) -> dict:
         max_model_len=64,
         max_num_seqs=1,
         max_num_batched_tokens=64,
-        enforce_eager=True,
+        enforce_eager=not case["compile"],
     )
     wanted = SamplingParams(max_tokens=case["tokens"], temperature=0, ignore_eos=True, prompt_logprobs=0)
     (out,) = engine.generate({"prompt_token_ids": case["ids"]}, wanted, use_tqdm=False)

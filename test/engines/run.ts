@@ -140,6 +140,7 @@ export async function table(engine: Engine, python: string, formats: readonly Fo
       made.map(({ format, packed, dtype }) => ({
         ...{ name: format.name, directory: packed, dtype, ids: IDS, tokens: TOKENS },
         check: format.damage === 'changed' ? '1' : '0',
+        compile: format.compiled ?? false,
       })),
     ),
   );

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightRenaming
 from transformers.pytorch_utils import Conv1D
 from transformers.quantizers import HfQuantizer, register_quantization_config, register_quantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
@@ -47,10 +49,22 @@ class _Place(nn.Module):
         raise RuntimeError("the model was not loaded to its end")
 
 
-def _expected(model: nn.Module, module: Module) -> nn.Module:
-    """The layer that `module` replaces. Raises ValueError where the model has none of that name and size."""
+def _places(model: Any, artifact: Artifact) -> list[tuple[Module, str]]:
+    """Packed modules, and where the model has each: multimodal models were published under other names than transformers gives."""
+    renamings = [each for each in get_model_conversion_mapping(model) if isinstance(each, WeightRenaming)]
+    found = []
+    for module in artifact.modules():
+        key = f"{module.name}.weight"
+        for renaming in renamings:
+            key, _ = renaming.rename_source_key(key)
+        found.append((module, key.removesuffix(".weight")))
+    return found
+
+
+def _require(model: nn.Module, module: Module, place: str) -> None:
+    """Raises ValueError where the model has no layer of that name and size."""
     try:
-        layer = model.get_submodule(module.name)
+        layer = model.get_submodule(place)
     except AttributeError:
         raise ValueError(
             f"packed module '{module.name}' is no layer of {type(model).__name__} in transformers, "
@@ -60,11 +74,12 @@ def _expected(model: nn.Module, module: Module) -> nn.Module:
         n, k = layer.out_features, layer.in_features
     elif isinstance(layer, Conv1D):
         n, k = layer.nf, layer.nx
+    elif isinstance(layer, (_Place, Linear)):
+        raise ValueError(f"packed module '{module.name}' stands for a layer that another one stands for, too")
     else:
         raise ValueError(f"packed module '{module.name}' is a {type(layer).__name__} in transformers, not a linear")
     if (n, k) != (module.n, module.k):
         raise ValueError(f"packed module '{module.name}' is [{module.n}, {module.k}], and config.json makes it [{n}, {k}]")
-    return layer
 
 
 @register_quantizer("lpq")
@@ -94,18 +109,18 @@ class LpqQuantizer(HfQuantizer):
     def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> Any:
         with self._open(model) as artifact:
             ignored = []
-            for module in artifact.modules():
-                _expected(model, module)
-                model.set_submodule(module.name, _Place())
-                ignored.append("^" + re.escape(module.name) + r"\.")
+            for module, place in _places(model, artifact):
+                _require(model, module, place)
+                model.set_submodule(place, _Place())
+                ignored += ["^" + re.escape(name) + r"\." for name in {module.name, place}]
         model._keys_to_ignore_on_load_unexpected = {*(model._keys_to_ignore_on_load_unexpected or ()), *ignored}
         return model
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
         with self._open(model) as artifact:
-            for module in artifact.modules():
+            for module, place in _places(model, artifact):
                 try:
-                    model.set_submodule(module.name, Linear.from_artifact(artifact, module.name))
+                    model.set_submodule(place, Linear.from_artifact(artifact, module.name))
                 except Error as error:
                     raise ValueError(f"{artifact.directory} does not run here: {error}") from None
         return model

@@ -6,6 +6,7 @@ vLLM finds it by its entry point (group `vllm.general_plugins`, name `lpq`); not
   refuse; VLLM_DISABLED_KERNELS=CPUWNA16LinearKernel gives it 4 bits, too. Where vLLM has no such kernel for the processor (one without
   AVX-512), which vLLM finds out when weights are loaded, that is set here.
 - gptq that vLLM's own configuration refuses (2, 3 and 8 bits, zero points, gptq_v2): `LpqGptqConfig` claims it.
+- compressed-tensors with experts of packed integers: `LpqCompressedTensorsConfig` claims it.
 - `quant_method: lpq`: `LpqConfig`.
 """
 
@@ -38,11 +39,13 @@ def register() -> None:
     from vllm.model_executor.layers.quantization import register_quantization_config
 
     from .artifacts import LpqConfig
+    from .compressed import LpqCompressedTensorsConfig
     from .gptq import LpqGptqConfig
     from .kernel import LpqLinearKernel
 
     _without_absent_kernels()
     register_linear_kernel(LpqLinearKernel, PlatformEnum.CPU, "mp")
     register_quantization_config(LpqGptqConfig.NAME)(LpqGptqConfig)
+    register_quantization_config(LpqCompressedTensorsConfig.NAME)(LpqCompressedTensorsConfig)
     register_quantization_config(LpqConfig.NAME)(LpqConfig)
     _registered = True

@@ -69,7 +69,7 @@ class LpqConfig(QuantizationConfig):
         self.directory = str(directory)
         for name in stored:
             module, _, last = name.rpartition(".")
-            if module in self.modules and last != "bias":
+            if re.sub(r"\.rank\d+$", "", module) in self.modules and last != "bias":
                 self.tensors.add(last)
 
     def apply_vllm_mapper(self, hf_to_vllm_mapper: WeightsMapper) -> None:

@@ -18,6 +18,12 @@ from .gptq_experts import LpqGptqExpertsMethod
 from .kernel import adopt, gptq_block, product, refusal
 
 
+def has_experts(hf_config: Any) -> bool:
+    """Whether a model's configuration is a mixture's."""
+    text = hf_config.get_text_config() if hasattr(hf_config, "get_text_config") else hf_config
+    return any(getattr(text, key, None) for key in ("num_experts", "num_local_experts", "n_routed_experts"))
+
+
 class LpqGptqConfig(AutoGPTQConfig):
     """`quant_method: gptq` of bits and symmetry that AutoGPTQConfig has no type or no kernel for; names, rules and heads are read as there."""
 
@@ -53,9 +59,7 @@ class LpqGptqConfig(AutoGPTQConfig):
         for pattern, rule in (hf_quant_cfg.get("dynamic") or {}).items():
             if not pattern.startswith("-:") and isinstance(rule, dict):
                 facts.append((rule.get("bits", facts[0][0]), rule.get("sym", facts[0][1])))
-        text = hf_config.get_text_config() if hasattr(hf_config, "get_text_config") else hf_config
-        experts = any(getattr(text, key, None) for key in ("num_experts", "num_local_experts", "n_routed_experts"))
-        refused = experts or any(fact != (4, True) for fact in facts)
+        refused = has_experts(hf_config) or any(fact != (4, True) for fact in facts)
         known = all(fact in cls.TYPE_MAP for fact in facts)
         return cls.NAME if user_quant == cls.NAME or (refused and known) else None
 
