@@ -1,5 +1,6 @@
 // node scripts/engines.mjs: the environments of test/engines, build/engines/vllm (vLLM's build for the CPU, 3 GB) and build/engines/llama
-// (llama.cpp, built of pip's source) beside build/consumers. --only vllm, llama or consumers makes that one.
+// (llama.cpp, built of pip's source) and build/engines/gptqmodel beside build/consumers. --only vllm, llama, gptqmodel or consumers makes
+// that one.
 // --table runs every engine over every format then (LPQ_TEST_ALL=1), and writes test/engines/expected.json and docs/who-loads-what.md.
 import { spawnSync } from 'node:child_process';
 import path from 'node:path';
@@ -15,6 +16,11 @@ const at = (...parts) => path.join(root, ...parts);
 const makers = {
   consumers: () => pythonEnvironment(at('build', 'consumers'), at('test', 'consumers', 'requirements.txt')),
   vllm: () => pythonEnvironment(at('build', 'engines', 'vllm'), at('test', 'engines', 'vllm.txt')),
+  gptqmodel: () =>
+    pythonEnvironment(at('build', 'engines', 'gptqmodel'), at('test', 'engines', 'gptqmodel.txt'), {
+      builders: ['setuptools==84.2.1', 'wheel==0.48.0'],
+      env: { BUILD_CUDA_EXT: '0' },
+    }),
   llama: () => llamaCpp(at('build', 'engines', 'llama'), at('test', 'engines', 'drive_llama.cpp')),
 };
 const wanted = values.only === undefined ? Object.keys(makers) : [values.only];

@@ -215,6 +215,15 @@ export const ENGINES: readonly Engine[] = [
     targets: OWN,
   },
   {
+    name: 'GPTQModel 7.7',
+    driver: 'drive_gptqmodel.py',
+    environment: 'engines/gptqmodel',
+    variable: 'LPQ_GPTQMODEL_PYTHON',
+    plugin: false,
+    dtype: 'bfloat16',
+    targets: /^(gptq|awq)/,
+  },
+  {
     name: 'llama.cpp 11434',
     driver: 'drive_llama.py',
     environment: 'engines/llama',
