@@ -68,6 +68,7 @@ export const REMEDIES: Readonly<Record<ErrorCode, string>> = {
   LPQ_TARGET: 'Use a target that takes this type; `lpq pack --dry-run` says which modules it takes.',
   LPQ_TENSOR_MISSING: 'Download the missing shard; compare `config.json` with the weights.',
   LPQ_TENSOR_SHAPE: 'Use the `config.json` that belongs to these weights.',
+  LPQ_TILUS: 'Correct the line and instruction that the message names; docs/tilus.md describes all of them.',
   LPQ_TYPE: 'u1-u8, i2-i8, or a float `fBeXmY` of 3 to 8 bits.',
   LPQ_USAGE: '`lpq COMMAND --help`.',
   LPQ_VERIFY: 'Do not deploy it; pack again, and check the disk if it happens twice.',

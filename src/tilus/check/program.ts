@@ -1,0 +1,124 @@
+import type { Layout } from '../../layout/layout.js';
+import type { Expr } from '../language/ast.js';
+import type { ElementType } from '../types.js';
+import type { DotPlan } from './dot.js';
+
+/** A tensor of registers: each thread holds its elements one after another, `dtype.bits` wide, as the layout numbers them. */
+export interface RegisterTensor {
+  readonly scope: 'register';
+  readonly id: number;
+  readonly name: string;
+  readonly dtype: ElementType;
+  readonly layout: Layout;
+}
+
+/** Of one dimension of a tensor in memory, most significant first: digits of the index and how many elements a step of each is. */
+export interface MemoryMode {
+  /** Absent of the outermost mode of a dimension that is known only at launch. */
+  readonly size?: number;
+  readonly stride: Expr;
+}
+
+/** A tensor in global or shared memory. */
+export interface MemoryTensor {
+  readonly scope: 'global' | 'shared';
+  readonly id: number;
+  readonly name: string;
+  readonly dtype: ElementType;
+  readonly shape: readonly Expr[];
+  readonly modes: readonly (readonly MemoryMode[])[];
+  /** Chunks of 16 bytes of a row change places with the row's number, so that eight rows of a column lie in different banks. */
+  readonly swizzle: boolean;
+  /** The parameter that a view in global memory begins at; absent of allocations. */
+  readonly pointer?: string;
+}
+
+export type Tensor = RegisterTensor | MemoryTensor;
+
+/** Where a tile lies in a tensor: the index that it begins at, and the dimensions that it lies along. */
+export interface Place {
+  readonly offset: readonly Expr[];
+  readonly axes: readonly number[];
+}
+
+export const ARITHMETIC = ['Add', 'Sub', 'Mul', 'Div', 'Mod'] as const;
+export type Arithmetic = (typeof ARITHMETIC)[number];
+
+export type Action =
+  | { readonly op: 'BlockIndices'; readonly outputs: readonly string[] }
+  | { readonly op: 'AllocateRegister'; readonly out: RegisterTensor; readonly init?: Expr }
+  | { readonly op: 'AllocateShared' | 'AllocateGlobal' | 'ViewGlobal'; readonly out: MemoryTensor }
+  | {
+      readonly op: 'LoadGlobal' | 'LoadShared';
+      readonly out: RegisterTensor;
+      readonly from: MemoryTensor;
+      readonly at: Place;
+    }
+  | {
+      readonly op: 'StoreGlobal' | 'StoreShared';
+      readonly value: RegisterTensor;
+      readonly to: MemoryTensor;
+      readonly at: Place;
+    }
+  | {
+      readonly op: 'CopyAsync';
+      readonly to: MemoryTensor;
+      readonly at: Place;
+      readonly from: MemoryTensor;
+      readonly source: Place;
+      /** Of what is copied. */
+      readonly shape: readonly number[];
+    }
+  | { readonly op: 'CopyAsyncCommitGroup' | 'Synchronize' | 'Exit' }
+  | { readonly op: 'CopyAsyncWaitGroup'; readonly groups: number }
+  | { readonly op: Arithmetic; readonly a: RegisterTensor; readonly b: RegisterTensor; readonly out: RegisterTensor }
+  | { readonly op: 'Neg' | 'Cast' | 'View'; readonly a: RegisterTensor; readonly out: RegisterTensor }
+  | {
+      readonly op: 'Dot';
+      readonly a: RegisterTensor;
+      readonly b: RegisterTensor;
+      readonly c: RegisterTensor;
+      readonly out: RegisterTensor;
+      readonly plan: DotPlan;
+    }
+  | { readonly op: 'Print'; readonly tensor: Tensor };
+
+/** A checked statement. `text` is how it was written, `line` where. */
+export type Node = { readonly line: number; readonly text: string } & (
+  | Action
+  | { readonly op: 'assign'; readonly name: string; readonly value: Expr; readonly fresh: boolean }
+  | { readonly op: 'if'; readonly condition: Expr; readonly body: readonly Node[]; readonly otherwise: readonly Node[] }
+  | {
+      readonly op: 'for';
+      readonly variable: string;
+      readonly start: Expr;
+      readonly end: Expr;
+      readonly step: number;
+      readonly body: readonly Node[];
+    }
+  | { readonly op: 'while'; readonly condition: Expr; readonly body: readonly Node[] }
+);
+
+export type Instruction = Node & Action;
+
+/** A program whose constants are known and which was checked: what the interpreter runs and the compiler emits. */
+export interface Program {
+  readonly name: string;
+  readonly grid: readonly Expr[];
+  readonly parameters: readonly { readonly name: string; readonly dtype: ElementType; readonly pointer: boolean }[];
+  readonly body: readonly Node[];
+  /** Of a block. */
+  readonly threads: number;
+  /** Tensors of shared memory, each with the byte that it begins at, and the bytes of all. */
+  readonly shared: {
+    readonly bytes: number;
+    readonly places: readonly { readonly tensor: MemoryTensor; readonly byte: number }[];
+  };
+  /** Constants as they were used, for those who show the program. */
+  readonly constants: ReadonlyMap<string, string>;
+}
+
+/** Bits of a thread. */
+export function bitsOf(tensor: { readonly dtype: ElementType }, locals: number): number {
+  return tensor.dtype.bits * locals;
+}
