@@ -82,7 +82,8 @@ export function decodeTable(type: ElementType): Float64Array {
 }
 
 function numberOf(type: ElementType, code: number): number {
-  if (type.quant) return decodeCode(type.quant, code);
+  // decodeCode has no infinities.
+  if (type.quant && (type.quant.kind === 'int' || type.quant.special !== 'ieee')) return decodeCode(type.quant, code);
   if (type.kind === 'int') return type.signed && code >> (type.bits - 1) ? code - 2 ** type.bits : code;
   const top = 2 ** type.exponent - 1;
   const power = (code >> type.mantissa) & top;
@@ -138,7 +139,7 @@ function encodeFloat(type: ElementType, value: number): number {
 function largest(type: ElementType): number {
   const table = decodeTable(type);
   let code = 2 ** (type.bits - 1) - 1;
-  while (Number.isNaN(table[code]!)) code--;
+  while (!Number.isFinite(table[code]!)) code--;
   return code;
 }
 

@@ -4,7 +4,7 @@ import { ELEMENT_TYPES, type ElementType } from '../../../src/tilus/types.js';
 
 export const typeNamed = (name: string): ElementType => ELEMENT_TYPES.get(name)!;
 
-/** The number of a code: two's complement, or sign, exponent and fraction with subnormals. NaN for what is no finite number. */
+/** The number of a code: two's complement, or sign, exponent and fraction with subnormals. Infinities of f16, bf16, f32 and f8e5m2; NaN. */
 export function numberOf(name: string, code: number): number {
   const integer = /^([ui])(\d+)$/.exec(name);
   if (integer) {
@@ -19,7 +19,7 @@ export function numberOf(name: string, code: number): number {
   const bias = e === 1 ? 0 : 2 ** (e! - 1) - 1;
   const top = power === 2 ** e! - 1;
   if (top && (bits! > 8 || name === 'f8e5m2'))
-    return fraction === 0 && bits! > 8 ? (code >= 2 ** (bits! - 1) ? -1 : 1) / 0 : Number.NaN;
+    return fraction === 0 ? (code >= 2 ** (bits! - 1) ? -1 : 1) / 0 : Number.NaN;
   if (name === 'f8e4m3' && top && fraction === 7) return Number.NaN;
   const size = (fraction + (power === 0 ? 0 : 2 ** m!)) * 2 ** (Math.max(power, 1) - bias - m!);
   return code >= 2 ** (bits! - 1) ? -size : size;
