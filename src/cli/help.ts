@@ -6,7 +6,7 @@ const GROUPS: readonly (readonly [heading: string, commands: readonly string[]])
   ['Check:', ['verify', 'eval', 'compare', 'report']],
   ['Run:', ['generate', 'logits']],
   ['Look:', ['inspect', 'doctor', 'explain']],
-  ['Other:', ['bench', 'completion']],
+  ['Other:', ['bench', 'tilus', 'completion']],
 ];
 
 /** What follows a command's options in its help; '' is that of lpq itself. */

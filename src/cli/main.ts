@@ -25,13 +25,14 @@ const COMMANDS: Readonly<Record<string, () => Promise<Declare>>> = {
   inspect: async () => (await import('./inspect/command.js')).inspectCommand,
   logits: async () => (await import('./logits/command.js')).logitsCommand,
   bench: async () => (await import('./bench/command.js')).benchCommand,
+  tilus: async () => (await import('./tilus/command.js')).tilusCommand,
   doctor: async () => (await import('./doctor/command.js')).doctorCommand,
   explain: async () => (await import('./explain/command.js')).explainCommand,
   completion: async () => (await import('./completion/command.js')).completionCommand,
 };
 
 /** Commands whose text a reader may leave when it has seen enough (head, a pager): nothing is said of it. */
-const LISTINGS = new Set(['explain', 'inspect', 'doctor', 'completion', 'help']);
+const LISTINGS = new Set(['explain', 'inspect', 'doctor', 'completion', 'tilus', 'help']);
 const VERSION = ['--version', '-V'];
 const HELP = ['--help', '-h'];
 const TEXTS = new Set([...VERSION, ...HELP]);

@@ -1,0 +1,79 @@
+import { existsSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import type { Command } from 'commander';
+import { writeError } from '../../../formats/directory/write-error.js';
+import { LpqError } from '../../core/error.js';
+import type { LaunchArguments } from '../../tilus/interpret/run.js';
+import { collect } from '../options/parse.js';
+import type { Run } from '../run.js';
+import { openProgram, type ProgramFlags, programOptions } from './program.js';
+
+interface RunFlags extends ProgramFlags {
+  readonly in?: readonly string[];
+  readonly out?: readonly string[];
+}
+
+/** `lpq tilus run`. */
+export function tilusRunCommand(tilus: Command, run: Run): Command {
+  return programOptions(
+    tilus.command('run').description('run a program on the CPU, exactly, and report races and reads of nothing'),
+  )
+    .option('--in <name=value>', 'a parameter: a number, or a file of its bytes; may be repeated', collect)
+    .option(
+      '--out <name=file:bytes>',
+      'a parameter that is written: its file and how many bytes; may be repeated',
+      collect,
+    )
+    .action((name: string, flags: RunFlags) => runProgram(name, flags, run));
+}
+
+async function runProgram(name: string, flags: RunFlags, run: Run): Promise<void> {
+  const { run: launch } = await import('../../tilus/interpret/run.js');
+  const { program } = openProgram(name, flags);
+  const args: Record<string, LaunchArguments[string]> = {};
+  for (const each of flags.in ?? []) {
+    const [parameter, value] = halves('--in', each, 'NAME=NUMBER or NAME=FILE');
+    args[parameter] = /^-?\d+$/.test(value) ? Number(value) : bytesOf(value);
+  }
+  const outputs = (flags.out ?? []).map((each) => {
+    const [parameter, value] = halves('--out', each, 'NAME=FILE:BYTES');
+    const [, file, size] = /^(.+):(\d+)$/.exec(value) ?? [];
+    if (file === undefined) throw new LpqError('LPQ_USAGE', '--out takes NAME=FILE:BYTES', { got: each });
+    if (existsSync(file))
+      throw new LpqError('LPQ_OUTPUT_EXISTS', `the output ${file} exists already`, {
+        hint: 'Choose another path or remove it first; lpq never overwrites.',
+      });
+    const output = new Uint8Array(Number(size));
+    args[parameter] = { output };
+    return { parameter, file, output };
+  });
+  const { printed, unwritten, executed } = launch(program, args);
+  for (const { file, output } of outputs) write(file, output);
+  for (const { parameter } of outputs)
+    if (unwritten[parameter]! > 0) run.report.warn(`${unwritten[parameter]} bytes of ${parameter} were not written`);
+  run.report.result({ command: 'tilus run', name: program.name, executed, unwritten, printed }, printed);
+}
+
+function halves(option: string, text: string, expected: string): [string, string] {
+  const at = text.indexOf('=');
+  if (at < 1) throw new LpqError('LPQ_USAGE', `${option} takes ${expected}`, { got: text });
+  return [text.slice(0, at), text.slice(at + 1)];
+}
+
+function bytesOf(file: string): Uint8Array {
+  try {
+    return new Uint8Array(readFileSync(file));
+  } catch (cause) {
+    throw new LpqError('LPQ_FILE', `the input ${file} could not be read`, { got: file, cause });
+  }
+}
+
+function write(file: string, bytes: Uint8Array): void {
+  const temporary = `${file}.lpq-tmp-${process.pid}`;
+  try {
+    writeFileSync(temporary, bytes);
+    renameSync(temporary, file);
+  } catch (cause) {
+    rmSync(temporary, { force: true });
+    throw writeError(file, cause);
+  }
+}
