@@ -70,14 +70,18 @@ async function compileProgram(name: string, flags: CompileFlags, run: Run): Prom
   const kernel = compile(program, flags.name ?? program.name);
   const facts = {
     ...{ command: 'tilus compile', name: kernel.name, threads: kernel.threads, sharedBytes: kernel.sharedBytes },
-    ...{ workspaceBytes: kernel.workspaceBytes, instructions: Object.fromEntries(kernel.selected) },
+    ...{
+      tensorMaps: kernel.maps.map(({ name: map, box }) => ({ name: map, box })),
+      workspaceBytes: kernel.workspaceBytes,
+      instructions: Object.fromEntries(kernel.selected),
+    },
   };
   if (output === undefined) {
     run.report.result({ ...facts, text: kernel.text }, kernel.text);
     return;
   }
   if (output.endsWith('.cu')) await (await import('../../report/write.js')).replaceFile(output, kernel.text);
-  else await (await import('./nvcc.js')).writeCubin(output, kernel.text, arch);
+  else await (await import('./nvcc.js')).writeCubin(output, kernel.text, `${arch}${kernel.features}`);
   run.report.result(
     { ...facts, output },
     line`wrote ${output}: ${kernel.name}, ${kernel.threads} threads, ${kernel.sharedBytes} bytes of shared memory\n`,

@@ -26,7 +26,7 @@ export interface CheckOptions {
  * shared memory. What is known before the launch is computed, branches on it are chosen. Throws LPQ_TILUS, naming line and instruction.
  */
 export function check(source: Source, options: CheckOptions = {}): Program {
-  const scope = new Scope(constantsOf(source, options));
+  const scope = new Scope(constantsOf(source, options), options.arch);
   const parameters = source.parameters.map(({ name, type, pointer }) => {
     const where = { line: 0, text: `parameter ${name}` };
     const dtype = scope.type(type, where);

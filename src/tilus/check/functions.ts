@@ -1,4 +1,5 @@
 import { canonical } from '../../layout/canonical.js';
+import { WGMMA_M64N8K16 } from '../../layout/fragment.js';
 import { type Layout, layout, localCount, threadCount } from '../../layout/layout.js';
 import { columnLocal, columnSpatial, local, spatial } from '../../layout/make.js';
 import { assemble, takeApart } from '../../layout/parts.js';
@@ -67,6 +68,8 @@ export const FUNCTIONS: Readonly<Record<string, Make>> = {
     const modes = [bytes / together, ...sizes, together];
     return canonical(layout([modes.reduce((all, size) => all * size, 1)], modes, spatial, [0, modes.length - 1]));
   },
+  wgmma_a: ([type]) => (isHalf(type) ? WGMMA_M64N8K16.a : undefined),
+  wgmma_c: ([type]) => (isHalf(type) ? WGMMA_M64N8K16.c : undefined),
   mma_k: ([type]) => ofMma(type, (mma) => mma.k),
   mma_a: ([type]) => ofMma(type, (mma) => mma.a),
   mma_b: ([type]) => ofMma(type, (mma) => mma.b),
@@ -78,6 +81,7 @@ function ofMma(type: Value | undefined, part: (mma: Mma) => Value): Value | unde
   return mma && part(mma);
 }
 
+const isHalf = (type: Value | undefined): boolean => isElement(type) && ['f16', 'bf16'].includes(type.name);
 const isNumber = (value: Value | undefined): value is number => typeof value === 'number';
 const isElement = (value: Value | undefined): value is ElementType =>
   typeof value === 'object' && 'bits' in value && 'exponent' in value;

@@ -2,6 +2,7 @@ import { localCount, threadCount } from '../../layout/layout.js';
 import type { Expr } from '../language/ast.js';
 import { ELEMENT_TYPES } from '../types.js';
 import { planDot } from './dot.js';
+import { HOPPER } from './hopper.js';
 import { sameLayout } from './layout-map.js';
 import { pairs } from './pairs.js';
 import { copied, memoryModes, place } from './places.js';
@@ -25,7 +26,7 @@ export interface Rule {
 
 const given = (call: Call, name: string): Expr => call.args.get(name)!;
 
-/** Table 1. Instructions that return a register tensor also take out=, an existing one that they write to. */
+/** Table 1, and after it what sm_90 added. Instructions that return a register tensor also take out=, an existing one that they write to. */
 export const INSTRUCTIONS: Readonly<Record<string, Rule>> = {
   BlockIndices: { args: [], makes: 'any', check: blockIndices },
   AllocateGlobal: { args: ['dtype', 'shape', 'layout?'], makes: 1, check: (call) => allocate(call, 'global') },
@@ -38,7 +39,11 @@ export const INSTRUCTIONS: Readonly<Record<string, Rule>> = {
   ViewGlobal: { args: ['ptr', 'dtype?', 'shape', 'layout?'], makes: 1, check: viewGlobal },
   LoadGlobal: { args: ['tensor', 'layout', 'offset?', 'out?'], makes: 1, check: (call) => load(call, 'global') },
   LoadShared: { args: ['tensor', 'layout', 'offset?', 'out?'], makes: 1, check: (call) => load(call, 'shared') },
-  StoreGlobal: { args: ['value', 'tensor', 'offset?'], makes: 0, check: (call) => store(call, 'global') },
+  StoreGlobal: {
+    args: ['value', 'tensor', 'offset?', 'transposed?'],
+    makes: 0,
+    check: (call) => store(call, 'global'),
+  },
   StoreShared: { args: ['value', 'tensor', 'offset?'], makes: 0, check: (call) => store(call, 'shared') },
   CopyAsync: { args: ['shared', 'tensor', 'offset?', 'at?'], makes: 0, check: copyAsync },
   CopyAsyncCommitGroup: { args: [], makes: 0, check: () => ({ op: 'CopyAsyncCommitGroup' }) },
@@ -54,6 +59,7 @@ export const INSTRUCTIONS: Readonly<Record<string, Rule>> = {
   Dot: { args: ['a', 'b', 'c', 'out?'], makes: 1, check: dot },
   Synchronize: { args: [], makes: 0, check: () => ({ op: 'Synchronize' }) },
   Exit: { args: [], makes: 0, check: () => ({ op: 'Exit' }) },
+  ...HOPPER,
   Print: {
     args: ['tensor'],
     makes: 0,
@@ -130,7 +136,10 @@ function store(call: Call, where: 'global' | 'shared'): Action {
       expected: typeOf(to),
       hint: 'Cast or View it first.',
     });
-  const at = place(call, call.args.get('offset'), to, value.layout.shape);
+  const turned = call.args.has('transposed') && call.scope.constant(given(call, 'transposed'), call) !== 0;
+  const { shape } = value.layout;
+  const straight = place(call, call.args.get('offset'), to, turned ? shape.toReversed() : shape);
+  const at = turned ? { ...straight, axes: straight.axes.toReversed() } : straight;
   return { op: where === 'global' ? 'StoreGlobal' : 'StoreShared', value, to, at };
 }
 

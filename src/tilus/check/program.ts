@@ -81,7 +81,33 @@ export type Action =
       readonly out: RegisterTensor;
       readonly plan: DotPlan;
     }
-  | { readonly op: 'Print'; readonly tensor: Tensor };
+  | { readonly op: 'Print'; readonly tensor: Tensor }
+  | HopperAction;
+
+/** What came with sm_90, an extension of Table 1: boxes of TMA, barriers that count their bytes, products of warpgroups. */
+export type HopperAction =
+  | { readonly op: 'AllocateBarrier'; readonly out: MemoryTensor; readonly copies: number }
+  | {
+      readonly op: 'CopyTensor';
+      readonly to: MemoryTensor;
+      readonly at: Place;
+      readonly from: MemoryTensor;
+      readonly source: Place;
+      readonly shape: readonly number[];
+      readonly barrier: MemoryTensor;
+      readonly index: Expr;
+    }
+  | { readonly op: 'BarrierWait'; readonly barrier: MemoryTensor; readonly index: Expr; readonly parity: Expr }
+  | {
+      readonly op: 'WarpgroupDot';
+      readonly a: RegisterTensor;
+      /** [n, 64], a row a column of the product. */
+      readonly b: MemoryTensor;
+      readonly at: Place;
+      readonly c: RegisterTensor;
+      readonly out: RegisterTensor;
+    }
+  | { readonly op: 'WarpgroupWait' };
 
 /** A checked statement. `text` is how it was written, `line` where. */
 export type Node = { readonly line: number; readonly text: string } & (

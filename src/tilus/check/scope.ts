@@ -31,7 +31,10 @@ export class Scope implements Names {
   private ids = 0;
   threads: number | undefined;
 
-  constructor(readonly constants: Map<string, Value>) {}
+  constructor(
+    readonly constants: Map<string, Value>,
+    readonly arch: number = 80,
+  ) {}
 
   scalar(name: string): boolean {
     return this.find(name) === 'scalar';

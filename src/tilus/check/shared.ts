@@ -4,8 +4,10 @@ import { refuse } from './scope.js';
 /** Bytes of shared memory that a block can have, by architecture (CUDA C++ Programming Guide, "Compute Capabilities"). */
 export const SHARED_LIMITS = { 80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448 } as const;
 
-/** Where rows of swizzled tensors begin, and a multiple of what any copy needs. */
+/** Of every tensor: a multiple of what any copy needs. */
 const ALIGNMENT = 128;
+/** Of swizzled tensors whose rows are what TMA and wgmma swizzle. */
+const SWIZZLED = 1024;
 
 /** Elements of a tensor whose sizes are known. */
 export function elementsOf(tensor: MemoryTensor): number {
@@ -20,7 +22,8 @@ export function planShared(body: readonly Node[], arch: keyof typeof SHARED_LIMI
     for (const node of nodes) {
       if (node.op === 'for' || node.op === 'while') visit(node.body);
       if (node.op === 'if') for (const list of [node.body, node.otherwise]) visit(list);
-      if (node.op !== 'AllocateShared') continue;
+      if (node.op !== 'AllocateShared' && node.op !== 'AllocateBarrier') continue;
+      if (node.out.swizzle) bytes = Math.ceil(bytes / SWIZZLED) * SWIZZLED;
       places.push({ tensor: node.out, byte: bytes });
       bytes += Math.ceil((elementsOf(node.out) * node.out.dtype.bits) / 8 / ALIGNMENT) * ALIGNMENT;
       if (bytes > SHARED_LIMITS[arch])

@@ -180,7 +180,7 @@ function positionText(move: Move, at: readonly Affine[]): string {
           ? `(${index})`
           : `((${index}) / ${below}${i < modes.length - 1 ? ` % ${mode.size}` : ''})`;
       below *= mode.size ?? 1;
-      return mode.stride.kind === 'number' && mode.stride.value === 1 ? digit : `${cpp(mode.stride, 6)} * ${digit}`;
+      return mode.stride.kind === 'number' && mode.stride.value === 1 ? digit : `${cpp(mode.stride, 7)} * ${digit}`;
     });
   });
   return parts.join(' + ').replace(/\((\w+)\)/g, '$1');
@@ -208,7 +208,7 @@ function addressText(move: Move, at: readonly Affine[]): string {
   const parts = move.names.map((name, axis) => {
     const stride = strideOf(tensor, axis);
     const index = sum(name, affineText(at[axis]!));
-    const one = stride.kind === 'number' ? `${stride.value * bytes}ll` : `${size}ll * ${cpp(stride, 6)}`;
+    const one = stride.kind === 'number' ? `${stride.value * bytes}ll` : `${size}ll * ${cpp(stride, 7)}`;
     return times(one === '1ll' ? 1 : one, index);
   });
   return sum(unit.name(tensor), ...parts.filter((_, axis) => move.names[axis] !== undefined));

@@ -8,6 +8,7 @@ import { algebra } from './algebra.js';
 import { writeArithmetic, writeCast, writeInit, writeNegate, writeView } from './compute.js';
 import { writeCopy } from './copy.js';
 import { writeDot } from './dot.js';
+import { type BoxMap, writeHopper } from './hopper.js';
 import { writeLdmatrix } from './ldmatrix.js';
 import { visit } from './ranges.js';
 import { cpp, cppName } from './text.js';
@@ -22,6 +23,10 @@ export interface Kernel {
   readonly sharedBytes: number;
   /** Of the workspace that the last parameter points to; 0: there is no such parameter. */
   readonly workspaceBytes: number;
+  /** Tensor maps that follow the program's parameters. */
+  readonly maps: readonly BoxMap[];
+  /** What nvcc compiles it for: a number of --arch, with the `a` that instructions of sm_90 need. */
+  readonly features: '' | 'a';
   /** Instructions that were selected and how often they are written. */
   readonly selected: ReadonlyMap<string, number>;
 }
@@ -37,13 +42,16 @@ export function compile(program: Program, name = program.name): Kernel {
   const used = new Set<number>();
   visit(program.body, (node) => {
     if ('to' in node) used.add(node.to.id);
-    if ('from' in node) used.add(node.from.id);
+    if ('from' in node && node.op !== 'CopyTensor') used.add(node.from.id);
     if ('to' in node && node.to.pointer !== undefined) stored.add(node.to.pointer);
   });
-  new Emitter(unit, used).statements(program.body);
+  const ops = new Set<string>();
+  visit(program.body, (node) => ops.add(node.op));
+  new Emitter(unit, used, ops.has('WarpgroupDot') && ops.has('StoreShared')).statements(program.body);
   const parameters = program.parameters.map(({ name, pointer }) =>
     pointer ? `${stored.has(name) ? '' : 'const '}unsigned char* ${cppName(name)}` : `int ${cppName(name)}`,
   );
+  for (const { name: map } of unit.maps) parameters.push(`const __grid_constant__ TensorMap ${map}`);
   if (unit.workspaceBytes > 0) parameters.push('unsigned char* workspace');
   const body = unit.writer.toString();
   const lines = [
@@ -64,6 +72,8 @@ export function compile(program: Program, name = program.name): Kernel {
     threads: program.threads,
     sharedBytes: program.shared.bytes,
     workspaceBytes: unit.workspaceBytes,
+    maps: unit.maps,
+    features: unit.hopper ? 'a' : '',
     selected: unit.selected,
   };
 }
@@ -90,6 +100,8 @@ class Emitter {
     private readonly unit: Unit,
     /** Tensors in memory that something is loaded from or stored to. */
     private readonly used: ReadonlySet<number>,
+    /** Whether threads store what warpgroups multiply. */
+    private readonly warpgroups: boolean,
   ) {}
 
   statements(nodes: readonly Node[]): void {
@@ -162,6 +174,11 @@ class Emitter {
         unit.writer.line(`cp_async_wait<${node.groups}>();`);
         return undefined;
       case 'Synchronize':
+        // What threads stored is seen by wgmma.
+        if (this.warpgroups) {
+          unit.header('tma');
+          unit.writer.line('fence_proxy_async_shared();');
+        }
         unit.writer.line('__syncthreads();');
         return undefined;
       case 'Exit':
@@ -196,6 +213,13 @@ class Emitter {
       case 'Dot':
         writeDot(unit, node);
         return undefined;
+      case 'AllocateBarrier':
+      case 'CopyTensor':
+      case 'BarrierWait':
+      case 'WarpgroupDot':
+      case 'WarpgroupWait':
+        writeHopper(unit, node);
+        return undefined;
       case 'Add':
       case 'Sub':
       case 'Mul':
@@ -218,7 +242,7 @@ class Emitter {
     const block = 'static_cast<int>(blockIdx.x)';
     for (const [dim, name] of outputs.entries()) {
       const below = grid.slice(dim + 1).filter((size) => size.kind !== 'number' || size.value !== 1);
-      const all = below.map((size) => cpp(size, 6)).join(' * ');
+      const all = below.map((size) => cpp(size, 7)).join(' * ');
       const rest = below.length === 0 ? block : `${block} / ${below.length === 1 ? all : `(${all})`}`;
       writer.line(`const int ${cppName(name)} = ${rest}${dim === 0 ? '' : ` % ${cpp(grid[dim]!, 7)}`};`);
     }

@@ -71,7 +71,7 @@ export function writeCopy(unit: Unit, node: Instruction & { op: 'CopyAsync' }): 
 
 function scaleText(stride: ReturnType<typeof strideOf>, bits: number): string {
   if (stride.kind === 'number' && (stride.value * bits) % 8 === 0) return `${(stride.value * bits) / 8}ll`;
-  return bits >= 8 ? `${bits / 8}ll * ${cpp(stride, 6)}` : `${bits}ll * ${cpp(stride, 6)} / 8`;
+  return bits >= 8 ? `${bits / 8}ll * ${cpp(stride, 7)}` : `${bits}ll * ${cpp(stride, 7)} / 8`;
 }
 
 function targetText(unit: Unit, { to }: Instruction & { op: 'CopyAsync' }, index: readonly string[]): string {

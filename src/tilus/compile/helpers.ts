@@ -6,6 +6,17 @@ __device__ __forceinline__ T (&four(T* p))[4] {
   return *reinterpret_cast<T(*)[4]>(p);
 }
 `,
+  eights: `// Sums of T eights of columns, as wgmma takes them.
+template <int T>
+__device__ __forceinline__ float (&eights(float* p))[T][4] {
+  return *reinterpret_cast<float(*)[T][4]>(p);
+}
+`,
+  tensor_map: `// The driver's CUtensorMap.
+struct alignas(64) TensorMap {
+  uint64_t opaque[16];
+};
+`,
   load_global: `// sizeof(V) bytes to registers; zeros unless they are \`wanted\`.
 template <class V, class T>
 __device__ __forceinline__ void load_global(T* to, const unsigned char* from, bool wanted = true) {

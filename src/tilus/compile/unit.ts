@@ -1,6 +1,7 @@
 import { localCount } from '../../layout/layout.js';
 import type { MemoryTensor, Node, Program, RegisterTensor } from '../check/program.js';
 import { HELPERS, type Helper } from './helpers.js';
+import type { BoxMap } from './hopper.js';
 import { Ranges, visit } from './ranges.js';
 import { cppName, Writer } from './text.js';
 
@@ -29,6 +30,11 @@ export class Unit {
   /** Bytes of each tensor of AllocateGlobal in the workspace. */
   readonly workspace = new Map<number, number>();
   workspaceBytes = 0;
+  /** Whether the kernel needs sm_90a. */
+  hopper = false;
+  readonly maps: BoxMap[] = [];
+  /** Sums of warpgroup products that nobody waited for yet. */
+  readonly sums = new Set<string>();
   private readonly names = new Map<number, string>();
   private readonly uses = new Map<string, number>();
   private readonly declared = new Set<number>();
@@ -62,6 +68,16 @@ export class Unit {
   }
   select(instruction: string): void {
     this.selected.set(instruction, (this.selected.get(instruction) ?? 0) + 1);
+  }
+
+  /** The parameter of boxes of a tensor. */
+  map(tensor: MemoryTensor, box: BoxMap['box']): string {
+    this.use('tensor_map');
+    const known = this.maps.find((each) => each.tensor === tensor && each.box.join() === box.join());
+    if (known) return known.name;
+    const name = `${this.name(tensor)}_map${this.maps.some((each) => each.tensor === tensor) ? `_${this.maps.length}` : ''}`;
+    this.maps.push({ name, tensor, box });
+    return name;
   }
 
   /** Whether one instruction alone writes the tensor. */

@@ -5,6 +5,7 @@ import type { Expr } from '../language/ast.js';
 import { computed } from './compute.js';
 import { evaluate } from './evaluate.js';
 import { fault } from './fault.js';
+import { Hopper, type Surroundings } from './hopper.js';
 import { type Access, Memory } from './memory.js';
 import { printTensor } from './print.js';
 import type { Registers } from './registers.js';
@@ -30,6 +31,7 @@ export class Block {
   private readonly mapped = new Map<number, Mapped>();
   private readonly shared: Memory;
   private readonly indices: number[];
+  private readonly hopper = new Hopper();
   private open: Copy[] = [];
   private readonly groups: Copy[][] = [];
   private epoch: number;
@@ -53,8 +55,8 @@ export class Block {
   run(): void {
     this.statements(this.machine.program.body);
     const last = { line: 0, text: 'the end', block: this.indices };
-    if (this.open.length > 0 || this.groups.some((group) => group.length > 0))
-      fault(last, undefined, 'ends while copies are under way', 'CopyAsyncWaitGroup(0) before the end.');
+    if (this.open.length > 0 || this.hopper.unfinished || this.groups.some((group) => group.length > 0))
+      fault(last, undefined, 'ends while copies or products are under way', 'Wait for them before the end.');
   }
 
   private value(expr: Expr, node: Node): number {
@@ -138,6 +140,16 @@ export class Block {
       }
       case 'Exit':
         return;
+      case 'AllocateBarrier':
+        this.mapped.set(node.out.id, this.map(node.out, node));
+        this.hopper.execute(node, this.around(node));
+        return;
+      case 'CopyTensor':
+      case 'BarrierWait':
+      case 'WarpgroupDot':
+      case 'WarpgroupWait':
+        this.hopper.execute(node, this.around(node));
+        return;
       default:
         this.compute(node);
     }
@@ -167,7 +179,25 @@ export class Block {
         for (const copy of group) copy.memory.land(this.access(node), copy.byte, copy.bytes);
   }
 
-  private held(tensor: RegisterTensor, node: Node): Registers {
+  private around(node: Node): Surroundings {
+    return {
+      access: this.access(node),
+      number: (expr) => this.value(expr, node),
+      mapped: (id) => this.mapped.get(id)!,
+      // Products that follow one another add up in their order.
+      held: (tensor) => this.held(tensor, node, node.op === 'WarpgroupDot' && tensor === node.c),
+      set: (id, registers) => this.registers.set(id, registers),
+    };
+  }
+
+  private held(tensor: RegisterTensor, node: Node, early = false): Registers {
+    if (!early && this.hopper.pending(tensor.id))
+      fault(
+        { ...node, block: this.indices },
+        0,
+        `reads ${tensor.name} while products add to it`,
+        'WarpgroupWait first.',
+      );
     return (
       this.registers.get(tensor.id) ??
       fault({ ...node, block: this.indices }, 0, `reads ${tensor.name}, whose registers were never written`)

@@ -132,7 +132,7 @@ export interface Copy {
   readonly bytes: Uint8Array;
 }
 
-/** CopyAsync: chunks of 16 bytes, by the threads in turn. What lies outside of the global tensor is 0. */
+/** CopyAsync: chunks of 16 bytes, by `threads` threads in turn. What lies outside of the global tensor is 0. */
 export function copyTile(
   access: Access,
   to: Mapped,
@@ -140,6 +140,7 @@ export function copyTile(
   from: Mapped,
   source: Placed,
   shape: readonly number[],
+  threads = access.threads,
 ): Copy[] {
   const { bits } = to.tensor.dtype;
   const per = 128 / bits;
@@ -155,7 +156,7 @@ export function copyTile(
     return position;
   };
   return Array.from({ length: chunks }, (_, chunk): Copy => {
-    const thread = chunk % access.threads;
+    const thread = chunk % threads;
     const index: number[] = [];
     for (let dim = shape.length - 1, rest = chunk * per; dim >= 0; dim--) {
       index[dim] = rest % shape[dim]!;

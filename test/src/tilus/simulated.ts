@@ -3,6 +3,7 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import type { Kernel } from '../../../src/tilus/compile/compile.js';
+import { evaluate } from '../../../src/tilus/interpret/evaluate.js';
 import type { LaunchArguments } from '../../../src/tilus/interpret/run.js';
 import { root } from '../cli/lpq.js';
 
@@ -75,6 +76,18 @@ function runText(folder: string, { kernel, blocks, args }: Launch, i: number): s
     lines.push(`    Memory<unsigned char> ${name}_(read("${file}"));`);
     return `${name}_.data()`;
   });
+  const scalars = new Map(Object.entries(args).filter((pair): pair is [string, number] => typeof pair[1] === 'number'));
+  for (const [at, { tensor, box }] of kernel.maps.entries()) {
+    const dims = tensor.shape.map((size) => evaluate(size, scalars)).toReversed();
+    const bytes = tensor.dtype.bits / 8;
+    const [x, y = 1, z = 1] = dims as [number, number?, number?];
+    lines.push(
+      `    lpq::cuda::${kernel.name}_kernel::TensorMap map${at}{};`,
+      `    const simt::BoxMap box${at}{${tensor.pointer}_.data(), {${x}, ${y}, ${z}}, {${x * bytes}, ${x * y * bytes}}, {${box}}, ${bytes}, 1};`,
+      `    std::memcpy(&map${at}, &box${at}, sizeof(box${at}));`,
+    );
+    given.push(`map${at}`);
+  }
   const written = Object.entries(args).flatMap(([name, arg]) =>
     typeof arg === 'object' && 'output' in arg
       ? [`    write("${path.join(folder, `${i}-${name}`)}", ${name}_, ${arg.output.length});`]

@@ -221,7 +221,7 @@ test('what the machine leaves undefined is reported with block, thread and instr
       'StoreGlobal(x, w)',
     ],
     ['a division by zero', /thread 0 divides by 0$/, `x = AllocateRegister(i32, layout=${L}, init=0)`, 'y = Div(x, x)'],
-    ['copies at the end', /ends while copies are under way$/, shared, copy],
+    ['copies at the end', /ends while copies or products are under way$/, shared, copy],
     [
       'copies that are not aligned',
       /copies from byte 2 of p, which is no multiple of 16$/,
