@@ -71,9 +71,9 @@ export const CODES = {
   LPQ_STATISTICS: row(4, 'Saved calibration statistics are damaged, incomplete, or from another model.'),
   LPQ_TARGET: row(2, 'The pack target does not exist, or does not take this type.'),
   LPQ_TENSOR_MISSING: row(4, 'The checkpoint lacks a tensor that the architecture needs.'),
-  LPQ_TENSOR_SHAPE: row(4, 'A tensor has another shape than the architecture says.'),
+  LPQ_TENSOR_SHAPE: row(4, 'A tensor does not have the shape that the architecture requires.'),
   LPQ_TILUS: row(4, 'A Tilus program is wrong, or does what the machine leaves undefined.'),
-  LPQ_TYPE: row(2, 'No such quantized type.'),
+  LPQ_TYPE: row(2, 'The quantized type does not exist.'),
   LPQ_USAGE: row(2, 'An option or argument is wrong.'),
   LPQ_VERIFY: row(1, 'Verification found a difference.'),
 } as const;

@@ -56,7 +56,7 @@ function gptqModelConfig({ checkpoint, decisions, plainLinears, roles }: PackedM
   const plain = [...decisions].filter(([, decision]) => decision.action === 'fallback').map(([name]) => name);
   const taken = [...schemes.values()].flatMap(({ names }) => names);
   const unquantized = [...plain, ...plainLinears.filter((each) => !roles.isHead(each))];
-  const { modules, layers } = leftPlain(unquantized, taken, roles);
+  const { modules, patterns } = leftPlain(unquantized, taken, roles);
   const ruleOf = new Map([
     ...[...schemes].flatMap(([key, { names }]) => names.map((name) => [name, key] as const)),
     ...unquantized.map((name) => [name, 'plain'] as const),

@@ -88,11 +88,11 @@ export async function verifyGgufModule(
 function layoutProblem({ type, layout, canonical, shape, padded }: PackedModule, from: BlocksFrom): string | undefined {
   if (!isQuantType(type)) return `'${type}' is not a quantized type`;
   if (layout !== 'dense' && !/^gguf-(mxfp4|q(4_0|4_1|5_0|5_1|8_0|[2-6]_k))$/.test(layout))
-    return `'${layout}' is no layout of GGUF`;
+    return `'${layout}' is not a layout of GGUF`;
   if (`${padded}` !== `${shape}`) return `a padded shape of [${padded}] does not suit [${shape}]`;
   const codes = from === 'codes' && layout !== 'dense';
   if (codes !== (canonical.weight === undefined))
-    return codes ? 'its blocks are the codes, not a weight that was searched for' : 'there is no hash of the weight';
+    return codes ? 'its blocks are the codes, not searched ones' : 'there is no hash of the weight';
   if (codes && !/^gguf-(mxfp4|q[458]_[01])$/.test(layout)) return `layout ${layout} does not hold the codes`;
   if (codes && (canonical.g_idx ?? canonical.permutation ?? canonical.mask) !== undefined)
     return `layout ${layout} has no order of columns and no mask`;

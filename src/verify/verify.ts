@@ -93,7 +93,7 @@ export async function verifyArtifact(options: VerifyOptions): Promise<VerifyRepo
     checkCache(recorder, manifest);
     await checkKvScales(recorder, manifest, weights, shapes);
     if (manifest.kvScales) recorder.detail('kv', 'FP8, a scale for the keys and one for the values of each attention');
-    else if (!manifest.kv) recorder.detail('kv', 'lpq.json has no scheme for the cache');
+    else if (!manifest.kv) recorder.detail('kv', 'lpq.json has no KV cache scheme');
     else if (!('form' in manifest.kv)) recorder.detail('kv', 'it is simulated (docs/fmpq.md), not packed');
     else if (!options.cache) recorder.detail('kv', 'not asked for');
     else {

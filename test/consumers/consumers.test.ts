@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { cpSync, existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { copyFileSync, cpSync, existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
@@ -132,17 +132,20 @@ async function prepareSingles(dir: string, { name, source }: Case): Promise<void
 }
 
 /** DIR/NAME as `lpq pack` makes it, and beside it what its readers must find. */
-async function prepare(dir: string, given: Case): Promise<void> {
-  const { name, source, target, options, rules, how } = given;
-  if (how === 'single_experts') return prepareSingles(dir, given);
+async function prepare(dir: string, given: Case): Promise<string> {
+  const { name, source, target, options, rules, how, ranges } = given;
   const known = path.join(ARCHITECTURES, source);
+  if (how === 'single_experts') {
+    await prepareSingles(dir, given);
+    return known;
+  }
   const made = path.join(dir, 'sources', source);
   const from = source === 'tiny-llama' ? model : existsSync(made) ? made : known;
   const [quantized, out] = [path.join(dir, `${name}.q`), path.join(dir, name)];
   if (ranges && from === made) copyFileSync(path.join(model, 'tokenizer.json'), path.join(made, 'tokenizer.json'));
   const recipe = path.join(dir, `${name}.json`);
   if (rules) writeFileSync(recipe, JSON.stringify({ rules }));
-  const wish = [...options, ...(rules ? ['--recipe', recipe] : [])];
+  const wish = [...options, ...(rules ? ['--recipe', recipe] : []), ...(ranges ? CALIBRATION : [])];
   await run('quantize', from, '-o', quantized, '--method', 'rtn', '--no-report', ...wish);
   await run('pack', quantized, '--target', target, '-o', out);
   if (how !== 'config') await writeDecoded(quantized, out, `${out}.expected.safetensors`);

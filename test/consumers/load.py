@@ -5,6 +5,7 @@ holds NAME.weight of every quantized linear in f32 (and of the rest), CASES/NAME
 line of JSON a case: {"name", "problems": [...], "weights": how many were compared, "relative": the largest difference of a weight}.
 `how`: "config" (transformers' AutoConfig alone), "transformers" (from_pretrained, with compressed-tensors), "gguf" (gguf-py),
 "single_experts" (DIRECTORY with a name for each expert, which its class does not read).
+With "source", the unquantized directory, and CASES/NAME.calibration.safetensors, calibrated scales are compared, too: "scales", "scale".
 """
 
 import json
@@ -185,7 +186,9 @@ def main(cases):
         result = {"name": case["name"], "problems": [], "weights": 0, "relative": 0.0}
         try:
             read = {"config": config, "transformers": transformers, "gguf": gguf, "single_experts": single_experts}[case["how"]]
-            read(f"{cases}/{case['name']}", result, case["dtype"])
+            model = read(f"{cases}/{case['name']}", result, case["dtype"])
+            if "source" in case:
+                ranges(f"{cases}/{case['name']}", result, case["source"], model)
         except Exception as error:
             result["problems"].append(f"{type(error).__name__}: {str(error)[:600]}")
         print(json.dumps(result), flush=True)

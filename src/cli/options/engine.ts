@@ -58,7 +58,7 @@ export async function targetOf(engine: Engine, input: CanonicalCheckpoint): Prom
   const tensors = input.moduleNames().map((name) => `${name}.weight`);
   const schemes = new Map(input.moduleNames().map((name) => [name, schemeOfModule(input.module(name))] as const));
   const inputScales = input.moduleNames().every((name) => input.module(name).inputMost !== undefined);
-  return engineTarget(engine, schemes, { ...(await engineModel(input.config)), inputScales });
+  return engineTarget(engine, schemes, { ...(await engineModel(input.config, tensors)), inputScales });
 }
 
 /** The scheme that a module's declaration says. */

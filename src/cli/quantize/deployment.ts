@@ -71,7 +71,10 @@ export async function targeted(options: QuantizeOptions, { engine, output }: Dep
     });
     const schemes = new Map([...modules].map(([name, module]) => [name, schemeOfModule(module)] as const));
     const { inputScales } = settings;
-    const packTarget = engineTarget(engine, schemes, { ...(await engineModel(checkpoint.config)), inputScales });
+    const packTarget = engineTarget(engine, schemes, {
+      ...(await engineModel(checkpoint.config, checkpoint.names())),
+      inputScales,
+    });
     return { ...options, packTarget, reportAs: output };
   } finally {
     checkpoint.close();

@@ -39,7 +39,7 @@ export async function quantizeInto(
   const calibrates = readsText(method, settings) && !statistics;
   clock?.enter(calibrates ? 'calibration text' : 'preflight');
   const calibration = calibrates ? await calibrate(options, run) : undefined;
-  const { needsOf } = await import('./dry-run.js');
+  const { needsOfRun } = await import('./needs.js');
   const { preflight } = await import('../options/preflight.js');
   // What is read at the end is there at the beginning.
   if (typeof options.evalText === 'string')

@@ -14,8 +14,8 @@ export function ggufTarget(search?: GgufTypeName): PackTarget {
   const name = search === undefined ? 'gguf' : `gguf-${search}`;
   const describe =
     search === undefined
-      ? 'GGUF for llama.cpp from the very codes: q4_0, q4_1, q5_0, q5_1, q8_0 or mxfp4 where the grids coincide'
-      : `GGUF for llama.cpp, ${search} found by search in the weights (of --source, or as they were quantized)`;
+      ? 'GGUF for llama.cpp with the same codes: q4_0, q4_1, q5_0, q5_1, q8_0 or mxfp4, if the grids match'
+      : `GGUF for llama.cpp, ${search} searched from the weights (of --source, or the quantized ones)`;
   const unbound = (): never => {
     throw new LpqError('LPQ_INTERNAL', `target ${name} was not bound to a checkpoint`);
   };

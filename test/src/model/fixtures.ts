@@ -95,8 +95,8 @@ const SIZES =
   /^(hidden_size|n_embd|ffn_dim|word_embed_proj_dim|((global|index|linear_\w*)_?)?head_dim|v_head_dim|moe_latent_size|mamba_d_head|mamba_head_dim|mamba_d_ssm|query_pre_attn_scalar|\w*intermediate_size(_mlp)?|(expert_)?ffn_hidden_size|qk_\w+_dim|\w+_lora_rank)$/;
 
 /**
- * Writes a checkpoint of an architecture's fixture with every size four times as large, of pseudo-random bf16 weights and the fixture's tables, to `dir`; with
- * `more` in its configuration, and so many layers of multi-token prediction.
+ * Writes a checkpoint of an architecture's fixture with every size four times as large, of pseudo-random bf16 weights and the fixture's
+ * tables, to `dir`; with `more` in its configuration, and so many layers of multi-token prediction.
  */
 export async function writeWidened(
   name: string,
@@ -109,6 +109,7 @@ export async function writeWidened(
   const source = randomSource(config, '', predictions);
   mkdirSync(dir, { recursive: true });
   writeFileSync(path.join(dir, 'config.json'), withFloats(config, text));
+  const stored = new PlainFile(path.join(ARCHITECTURES, name, 'model.safetensors'));
   const tensors = [...source.names()].map(async (each) => {
     // Which experts a token goes to, by its id: no sizes of the model are in it.
     if (stored.header[each]?.dtype === 'I64')

@@ -191,7 +191,7 @@ test('what has no grid of GGUF is refused or left, with the reason', async (t) =
     [['--bits', '4', '--group-size', '16'], /groups of 16 are not a multiple of GGUF's 32/],
     [['--bits', '6', '--asym', '--group-size', '32'], /no asymmetric codes of 6 bits/],
     [['--dtype', 'nvfp4'], /f4e2m1/],
-    [['--bits', '4', '--scale-dtype', 'bf16'], /scales are bf16 and those of GGUF f16/],
+    [['--bits', '4', '--scale-dtype', 'bf16'], /scales are bf16, and GGUF has f16 scales/],
   ];
   for (const [i, [options, reason]] of cases.entries()) {
     const canonical = path.join(dir, `q${i}`);
