@@ -91,14 +91,7 @@ export class SavedStatistics {
    * LPQ_STATISTICS where the bytes are not those that were saved.
    */
   async moments(name: string, dtype: 'f64' | 'f32', mirrored: boolean): Promise<Tensor> {
-    const { k, sha256: expected } = this.manifest.feeds[name] as SavedFeed;
-    const got = await this.digest(name);
-    if (got !== expected)
-      throw new LpqError('LPQ_STATISTICS', `the statistics '${name}' in ${this.dir} are damaged`, {
-        got: `sha256 ${got}`,
-        expected: `sha256 ${expected}`,
-        hint: AGAIN,
-      });
+    const { k } = await this.intact(name);
     const file = this.owner.get(name) as SafetensorsFile;
     const packed = file.tensor(name);
     try {
@@ -109,8 +102,32 @@ export class SavedStatistics {
     }
   }
 
+  /** The diagonal of H, F32 [K]: sums of squares. Throws as moments(). */
+  async diagonal(name: string): Promise<Float32Array> {
+    const { k } = await this.intact(name);
+    const packed = (this.owner.get(name) as SafetensorsFile).tensor(name);
+    const at = (i: number): number => {
+      const bytes = packed.bytes(4 * (triangle(i) + i), 4);
+      return new DataView(bytes.buffer, bytes.byteOffset, 4).getFloat32(0, true);
+    };
+    const sums = Float32Array.from({ length: k }, (_, i) => at(i));
+    packed.dispose();
+    return sums;
+  }
+
   close(): void {
     for (const file of this.files) file.close();
+  }
+
+  private async intact(name: string): Promise<SavedFeed> {
+    const feed = this.manifest.feeds[name] as SavedFeed;
+    const got = await this.digest(name);
+    if (got === feed.sha256) return feed;
+    throw new LpqError('LPQ_STATISTICS', `the statistics '${name}' in ${this.dir} are damaged`, {
+      got: `sha256 ${got}`,
+      expected: `sha256 ${feed.sha256}`,
+      hint: AGAIN,
+    });
   }
 
   private digest(name: string): Promise<string> {

@@ -57,6 +57,8 @@ export interface PackRequest {
   readonly ranks?: number;
   /** Unquantized checkpoint that targets which search for their codes take weights from; default: as they were quantized. */
   readonly source?: string | undefined;
+  /** Importance matrix: what errors of columns weigh in such a search (formats/imatrix/read.ts); default: all the same. */
+  readonly importance?: string | undefined;
   /** Directory to make. */
   readonly output: string;
   /** Commands that its card names, DIR standing for it; default: those of the target. */
@@ -113,6 +115,14 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
       `--source has no effect with target ${plan.target.name}, which takes the codes as they are`,
       {
         hint: 'Leave it out, or use gguf-q2_k to gguf-q8_0.',
+      },
+    );
+  if (request.importance !== undefined && !plan.target.readsSource)
+    throw new LpqError(
+      'LPQ_USAGE',
+      `--imatrix has no effect with target ${plan.target.name}, which searches for nothing`,
+      {
+        hint: 'Leave it out, or use gguf-q2_k to gguf-q6_k.',
       },
     );
   if (request.source !== undefined) requireSource(input, request.source);

@@ -78,7 +78,7 @@ export const FP8_EXPERTS: ReaderLimit = {
 };
 
 export const MODELOPT_EXPERTS: ReaderLimit = {
-  applies: ({ expert, layout }) => expert && layout === 'modelopt-fp8',
+  applies: ({ expert }) => expert,
   says: 'vLLM reads FP8 experts of ModelOpt with one scale a tensor, which these are not: for vLLM pack for compressed-tensors-w8a8.',
 };
 

@@ -2,6 +2,7 @@ import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import type { GgufFile } from '../../formats/gguf/read.js';
 import type { NativeRuntime } from '../../native/binding.js';
 import type { WeightSource } from '../model/source.js';
+import type { GivenImportance } from './gguf-importance.js';
 import type { BlocksFrom } from './gguf-metadata.js';
 import type { Recorder } from './report.js';
 
@@ -21,4 +22,6 @@ export interface GgufExpectation extends GgufContext {
   readonly from: BlocksFrom;
   /** What was quantized, where it is at hand. */
   readonly source: WeightSource | undefined;
+  /** What a search was weighed with, where it is at hand. */
+  readonly given: GivenImportance | undefined;
 }

@@ -35,6 +35,7 @@ export function expectedEntries(
   { provenance }: ArtifactManifest,
   tensors: readonly HeaderTensor[],
   from: BlocksFrom,
+  importance: readonly Entry[],
 ): Entry[] {
   const type = String(config.model_type);
   return [
@@ -45,6 +46,7 @@ export function expectedEntries(
     ['general.file_type', u32(fileTypeOf(mostUsed(tensors)))],
     ['general.quantization_version', u32(2)],
     ['lpq.blocks_from', string(from)],
+    ...importance,
     ...modelEntries(config, plan).map(([key, value]): Entry => [`${NAMES[type] ?? type}.${key}`, value]),
     ...expectedTokenizer(dir, config, plan.vocab),
   ];

@@ -3,6 +3,7 @@ import type { WeightSource } from '../model/source.js';
 import { decodeValues } from './decode-gguf.js';
 import { quantizedWeight } from './dequantize.js';
 import type { GgufContext, GgufExpectation } from './gguf-context.js';
+import { columnWeights } from './gguf-importance.js';
 import { storedOrder } from './gguf-tables.js';
 import { compare, convertExact, ggufNearest, nearRows, placeOf, settle, type Wrong } from './native.js';
 
@@ -53,10 +54,10 @@ export async function compareBlocks(
   name: string,
   expected: Tensor,
   whose: string,
-  module?: string,
+  module?: { readonly name: string; readonly weights: Tensor | undefined },
 ): Promise<void> {
   const { type, rows, columns, rowBytes } = file.matrix(tensor);
-  const facts = { check: 'against', tensor, ...(module !== undefined && { module }) } as const;
+  const facts = { check: 'against', tensor, ...(module && { module: module.name }) } as const;
   const stored = file.tensor(tensor);
   const order = storedOrder(tensor, rows, config);
   // Rows of q and k are in an order of their own, and looked at whole.
@@ -66,7 +67,7 @@ export async function compareBlocks(
     const count = Math.min(step, rows - first);
     const index = fromTyped('i32', [count], step === rows ? order : order.map((_, i) => i).subarray(0, count));
     const parts = [stored.view([count, rowBytes], first * rowBytes), expected.view([count, columns], first * columns)];
-    const wrong = await ggufNearest(rt, parts[0] as Tensor, index, parts[1] as Tensor, type.name);
+    const wrong = await ggufNearest(rt, parts[0] as Tensor, index, parts[1] as Tensor, type.name, module?.weights);
     for (const each of [index, ...parts]) each.dispose();
     const fail = ({ count, row, column }: Wrong, what: string, values = {}): void => {
       if (count === 0) return;
@@ -80,7 +81,7 @@ export async function compareBlocks(
     fail(wrong.blocks, 'blocks are far from it');
     if (wrong.codes.count + wrong.blocks.count > 0) break;
   }
-  for (const each of [stored, expected]) each.dispose();
+  for (const each of [stored, expected, module?.weights]) each?.dispose();
 }
 
 /** A searched module against the weights that were searched in; without those, against the quantized ones. */
@@ -90,10 +91,11 @@ export async function compareSearched(
   tensor: string,
   weight: Tensor,
 ): Promise<void> {
-  const { rt, recorder, canonical, from, source } = context;
+  const { rt, recorder, canonical, from, source, given } = context;
+  const weighed = () => ({ name, weights: columnWeights(context, given, tensor, weight.shape[1] as number) });
   if (from === 'source' && source) {
     const original = await sourceWeight(source, name, weight.shape);
-    if (original) await compareBlocks(context, tensor, `${name}.weight`, original, source.dir, name);
+    if (original) await compareBlocks(context, tensor, `${name}.weight`, original, source.dir, weighed());
     else {
       const message = `${source.dir} has no '${name}.weight' of [${weight.shape}]: give the model that was packed from as --source`;
       recorder.check(false, { check: 'against', module: name, message });
@@ -101,7 +103,7 @@ export async function compareSearched(
   }
   if (!canonical?.moduleNames().includes(name)) return;
   const quantized = await quantizedWeight(rt, canonical, name, 'f32');
-  if (from !== 'source') return compareBlocks(context, tensor, `${name}.weight`, quantized, canonical.dir, name);
+  if (from !== 'source') return compareBlocks(context, tensor, `${name}.weight`, quantized, canonical.dir, weighed());
   const wrong = await nearRows(rt, weight, quantized);
   quantized.dispose();
   const column = Math.max(0, wrong.column);

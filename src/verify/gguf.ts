@@ -3,6 +3,7 @@ import type { ArtifactManifest, PackedModule } from '../../formats/artifact/sche
 import { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import { openSource } from '../../formats/canonical/source.js';
 import { GgufFile } from '../../formats/gguf/read.js';
+import { readImportance } from '../../formats/imatrix/read.js';
 import { readConfig } from '../../formats/safetensors/checkpoint.js';
 import { typed } from '../../native/binding.js';
 import { tell } from '../core/activity.js';
@@ -14,6 +15,7 @@ import { checkListed, checkSeal, compareFiles } from './files.js';
 import { checkContainer } from './gguf-container.js';
 import { GGUF_FILE, type GgufContext, type GgufExpectation } from './gguf-context.js';
 import { isBlocks } from './gguf-header.js';
+import { type GivenImportance, importanceEntries, isWeighed } from './gguf-importance.js';
 import { type BlocksFrom, expectedEntries, modelPlan } from './gguf-metadata.js';
 import { checkCarried, verifyGgufModule } from './gguf-modules.js';
 import { type ExpectedTensors, expectedTensors, headerTensors, ropeOf } from './gguf-plan.js';
@@ -49,17 +51,23 @@ export async function verifyGguf(options: VerifyOptions, manifest: ArtifactManif
       await compareFiles(recorder, dir, config, canonical.dir, canonical.config, [GGUF_FILE]);
     } else recorder.detail('against', 'no quantized checkpoint was given');
     const from = blocksFrom(context, manifest);
-    const expected = checkWhole(context, dir, manifest, from);
+    const given =
+      options.importance === undefined
+        ? undefined
+        : { file: options.importance, importance: await readImportance(options.importance) };
+    const expected = checkWhole(context, dir, manifest, from, given);
     await checkCarried(context, manifest);
     const modules: ModuleReport[] = [];
     const names = Object.keys(manifest.modules);
     for (const name of names) {
       tell(`verifying ${name}`, modules.length, names.length);
-      const shared: GgufExpectation = { ...context, from, source };
+      const shared: GgufExpectation = { ...context, from, source, given };
       modules.push(await verifyGgufModule(shared, name, manifest.modules[name] as PackedModule));
       options.onModule?.(modules.at(-1) as ModuleReport, modules.length, names.length);
     }
     tellUnproved(context, expected, from, source);
+    if (isWeighed(context) && !given)
+      recorder.unproved.push('blocks were searched for with an importance matrix; --imatrix FILE proves their scales');
     if (source && from !== 'source')
       recorder.detail('against', '--source was not read: no block was searched for in it');
     for (const check of ['emulator', 'kernel'] as const)
@@ -101,6 +109,7 @@ function checkWhole(
   dir: string,
   manifest: ArtifactManifest,
   from: BlocksFrom,
+  given: GivenImportance | undefined,
 ): ExpectedTensors | undefined {
   const { recorder, file, config, canonical } = context;
   try {
@@ -112,7 +121,7 @@ function checkWhole(
     checkContainer(
       context,
       path.join(dir, GGUF_FILE),
-      expectedEntries(dir, config, plan, manifest, tensors, from),
+      expectedEntries(dir, config, plan, manifest, tensors, from, importanceEntries(context, given)),
       tensors,
     );
     checkRope(context, plan);

@@ -122,9 +122,10 @@ export async function ggufNearest(
   order: Tensor,
   weight: Tensor,
   type: string,
+  columns?: Tensor,
 ): Promise<{ readonly codes: Wrong; readonly blocks: Wrong }> {
   const [codes, norms] = [info(), info()];
-  rt.enqueue('verify_gguf_nearest', [blocks, order, weight], [codes, norms], { type });
+  rt.enqueue('verify_gguf_nearest', [blocks, order, weight, ...(columns ? [columns] : [])], [codes, norms], { type });
   await settle(rt);
   return { codes: readWrong(codes), blocks: readWrong(norms) };
 }

@@ -31,6 +31,8 @@ export interface VerifyOptions {
   readonly opened?: CanonicalCheckpoint | undefined;
   /** GGUF: the checkpoint whose weights its blocks were searched in. */
   readonly source?: string | undefined;
+  /** The importance matrix that blocks of GGUF were searched with. */
+  readonly importance?: string | undefined;
   /** Of the CPU: decodes and emulates. */
   readonly runtime: NativeRuntime;
   /** A device whose kernels multiply the packed bytes themselves; default: none. */

@@ -38,6 +38,8 @@ interface Case {
   readonly logits?: number;
   /** A recipe's rules. */
   readonly rules?: readonly object[];
+  /** An importance matrix of the same text: gguf-py reads it. */
+  readonly imatrix?: true;
   /** Scales were calibrated: transformers finds them again, with hooks on the unquantized model. */
   readonly ranges?: true;
 }
@@ -74,7 +76,7 @@ const CASES: readonly Case[] = [
   },
   {
     ...{ ...compressed, name: 'w4a8', source: 'tiny-llama', target: 'compressed-tensors-w4a8', ranges: true },
-    options: ['--bits', '4', '--group-size', '128', '--kv-scales'],
+    ...{ options: ['--bits', '4', '--group-size', '128', '--kv-scales'], imatrix: true },
   },
   {
     ...{ ...compressed, name: 'w4a4', target: 'compressed-tensors-w4a4', ranges: true, bound: BRAIN },
@@ -132,8 +134,10 @@ async function prepareSingles(dir: string, { name, source }: Case): Promise<void
 }
 
 /** DIR/NAME as `lpq pack` makes it, and beside it what its readers must find. */
-async function prepare(dir: string, given: Case): Promise<string> {
-  const { name, source, target, options, rules, how, ranges } = given;
+async function prepare(
+  dir: string,
+  { name, source, target, options, rules, how, ranges, imatrix }: Case,
+): Promise<string> {
   const known = path.join(ARCHITECTURES, source);
   if (how === 'single_experts') {
     await prepareSingles(dir, given);
@@ -152,6 +156,8 @@ async function prepare(dir: string, given: Case): Promise<string> {
   if (how === 'transformers')
     await run('logits', out, '--ids', path.join(dir, 'ids.safetensors'), '-o', `${out}.logits.safetensors`);
   rmSync(quantized, { recursive: true });
+  const saved = ['--save-stats', `${out}.stats`, '--save-imatrix', `${out}.imatrix.gguf`];
+  if (imatrix) await run('quantize', from, ...saved, ...CALIBRATION);
   if (ranges) await writeSequences(from, path.join(dir, `${name}.calibration.safetensors`));
   return from;
 }
@@ -177,6 +183,7 @@ interface Result {
   readonly logits?: number;
   readonly scales?: number;
   readonly scale?: number;
+  readonly squares?: number;
 }
 
 test("transformers, compressed-tensors and gguf-py read lpq's outputs: configs validate, each weight is the one that was packed", {
@@ -206,7 +213,7 @@ test("transformers, compressed-tensors and gguf-py read lpq's outputs: configs v
       .map((line) => JSON.parse(line) as Result)
       .map((result) => [result.name, result]),
   );
-  for (const { name, how, bound = 1e-6, logits, dtype, ranges } of CASES)
+  for (const { name, how, bound = 1e-6, logits, dtype, ranges, imatrix } of CASES)
     await t.test(name, () => {
       const result = results.get(name);
       assert.ok(result, `load.py says nothing of ${name}`);
@@ -220,6 +227,8 @@ test("transformers, compressed-tensors and gguf-py read lpq's outputs: configs v
         const far = dtype === 'bfloat16' ? 2 ** -8 : 1e-4;
         assert.ok((result.scale as number) <= far, `a scale is ${result.scale} of its size away`);
       }
+      // fp32 on both sides: squares of numbers that are 1e-5 off after four blocks, summed in another order.
+      if (imatrix) assert.ok((result.squares as number) <= 1e-4, `a sum of squares is ${result.squares} away`);
       // fp32 on both sides: sums in another order, through two or four blocks.
       if (logits !== undefined) assert.ok((result.logits as number) <= logits, `a logit is ${result.logits} away`);
     });

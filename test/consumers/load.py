@@ -21,6 +21,15 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
 IDS = torch.arange(3, 35).reshape(1, 32)
+LINEARS = {
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
 
 
 def config(path, result, dtype=None):
@@ -61,10 +70,11 @@ def ranges(path, result, source, read):
     plain = getattr(hf, AutoConfig.from_pretrained(source).architectures[0]).from_pretrained(
         source, dtype=torch.float32, attn_implementation="eager"
     )
-    largest = {}
+    largest, squares = {}, {}
 
     def see(name, value):
         largest[name] = max(largest.get(name, 0.0), value.detach().abs().max().item())
+        squares[name] = squares.get(name, 0.0) + (value.detach().double() ** 2).flatten(0, -2).sum(0)
 
     for name, module in plain.named_modules():
         if isinstance(module, torch.nn.Linear):
@@ -95,6 +105,28 @@ def ranges(path, result, source, read):
             continue
         result["scale"] = max(result["scale"], abs(value.float().item() / expected - 1))
         result["scales"] += 1
+    if os.path.exists(f"{path}.imatrix.gguf"):
+        importance(f"{path}.imatrix.gguf", result, squares, ids.numel())
+
+
+def importance(file, result, squares, tokens):
+    """llama-imatrix' file, as gguf-py reads it, against sums of squares by hooks."""
+    from gguf import GGUFReader
+
+    reader = GGUFReader(file)
+    if bytes(reader.fields["general.type"].parts[-1]).decode() != "imatrix":
+        result["problems"].append("it is no importance matrix by its general.type")
+    found = {tensor.name: numpy.array(tensor.data) for tensor in reader.tensors}
+    result["squares"] = 0.0
+    for name, values in found.items():
+        stem, _, last = name.rpartition(".")
+        if last == "counts":
+            if values.flatten().tolist() != [tokens]:
+                result["problems"].append(f"{name} is {values}, not {tokens}")
+            continue
+        _, layer, part, _ = stem.split(".")
+        expected = squares[f"model.layers.{layer}.{LINEARS[part]}"].numpy()
+        result["squares"] = max(result["squares"], float(numpy.abs(values.flatten() / expected - 1).max()))
 
 
 def transformers(path, result, dtype):
@@ -157,26 +189,17 @@ def gguf(path, result, dtype):
     with open(f"{path}/config.json") as file:
         sizes = json.load(file)
     heads = {"attn_q": sizes["num_attention_heads"], "attn_k": sizes["num_key_value_heads"]}
-    names = {
-        "attn_q": "self_attn.q_proj",
-        "attn_k": "self_attn.k_proj",
-        "attn_v": "self_attn.v_proj",
-        "attn_output": "self_attn.o_proj",
-        "ffn_gate": "mlp.gate_proj",
-        "ffn_up": "mlp.up_proj",
-        "ffn_down": "mlp.down_proj",
-    }
     expected = load_file(f"{path}.expected.safetensors")
     for tensor in GGUFReader(f"{path}/model.gguf").tensors:
         block, layer, *rest = tensor.name.split(".")
-        if block != "blk" or rest[0] not in names:
+        if block != "blk" or rest[0] not in LINEARS:
             continue
         value = torch.from_numpy(numpy.array(dequantize(tensor.data, tensor.tensor_type)))
         if rest[0] in heads:
             # llama.cpp rotates neighbours, transformers halves of a head.
             n, k = value.shape
             value = value.reshape(heads[rest[0]], n // heads[rest[0]] // 2, 2, k).swapaxes(1, 2).reshape(n, k)
-        compare(result, tensor.name, value, expected[f"model.layers.{layer}.{names[rest[0]]}.weight"])
+        compare(result, tensor.name, value, expected[f"model.layers.{layer}.{LINEARS[rest[0]]}.weight"])
 
 
 def main(cases):

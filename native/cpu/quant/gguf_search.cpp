@@ -27,8 +27,10 @@ inline float rounded(float x) {
 }
 inline float clamped(float x, float low, float high) { return x < low ? low : x > high ? high : x; }
 
-// Squared error of x against scale * q - min, each q the nearest of [low, high]; codes (plus `bias`) to q unless null.
-float round_part(const float* x, int n, float scale, float min, float low, float high, int bias, uint8_t* q) {
+// Squared error of x against scale * q - min, each weighted by w, each q the nearest of [low, high]; codes (plus
+// `bias`) to q unless null.
+float round_part(const float* x, const float* w, int n, float scale, float min, float low, float high, int bias,
+                 uint8_t* q) {
   const float inverse = scale != 0.0f ? 1.0f / scale : 0.0f;
   float error = 0.0f;
   for (int i = 0; i < n; ++i) {
@@ -36,7 +38,7 @@ float round_part(const float* x, int n, float scale, float min, float low, float
     const float code = std::isfinite(inverse) ? clamped(rounded(steps), low, high) : 0.0f;
     const float back = scale * code - min;
     const float d = x[i] - back;
-    error += d * d;
+    error += w[i] * (d * d);
     if (q) q[i] = static_cast<uint8_t>(static_cast<int>(code) + bias);
   }
   return error;
@@ -47,7 +49,7 @@ struct Fit {
 };
 
 // x ~ scale * q, q in [-half, half - 1].
-Fit fit_symmetric(const float* x, int n, int half) {
+Fit fit_symmetric(const float* x, const float* w, int n, int half) {
   float extreme = 0.0f;
   for (int i = 0; i < n; ++i)
     if (std::fabs(x[i]) > std::fabs(extreme)) extreme = x[i];
@@ -63,18 +65,18 @@ Fit fit_symmetric(const float* x, int n, int half) {
       float xq = 0.0f, qq = 0.0f;
       for (int i = 0; i < n; ++i) {
         const float q = clamped(rounded(x[i] * inverse), low, high);
-        xq += x[i] * q;
-        qq += q * q;
+        xq += w[i] * (x[i] * q);
+        qq += w[i] * (q * q);
       }
       if (qq == 0.0f) continue;
-      const float scale = xq / qq, error = round_part(x, n, scale, 0.0f, low, high, 0, nullptr);
+      const float scale = xq / qq, error = round_part(x, w, n, scale, 0.0f, low, high, 0, nullptr);
       if (error < least) least = error, best.scale = scale;
     }
   return best;
 }
 
 // x ~ scale * q - min, q in [0, high], scale and min at least 0.
-Fit fit_affine(const float* x, int n, float high) {
+Fit fit_affine(const float* x, const float* w, int n, float high) {
   float low = 0.0f, top = 0.0f;
   for (int i = 0; i < n; ++i) low = std::min(low, x[i]), top = std::max(top, x[i]);
   Fit best;
@@ -85,19 +87,19 @@ Fit fit_affine(const float* x, int n, float high) {
     for (int turn = 0; turn < 2; ++turn) {
       const float inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
       if (!std::isfinite(inverse)) break;
-      float sx = 0.0f, sq = 0.0f, xq = 0.0f, qq = 0.0f;
+      float sx = 0.0f, sq = 0.0f, xq = 0.0f, qq = 0.0f, count = 0.0f;
       for (int i = 0; i < n; ++i) {
         const float q = clamped(rounded((x[i] + min) * inverse), 0.0f, high);
-        sx += x[i], sq += q, xq += x[i] * q, qq += q * q;
+        sx += w[i] * x[i], sq += w[i] * q, xq += w[i] * (x[i] * q), qq += w[i] * (q * q), count += w[i];
       }
-      const float count = static_cast<float>(n), det = count * qq - sq * sq;
+      const float det = count * qq - sq * sq;
       if (det > 0.0f) {
         scale = (count * xq - sq * sx) / det;
         min = (scale * sq - sx) / count;
       }
       if (!(det > 0.0f) || min < 0.0f) min = 0.0f, scale = qq > 0.0f ? xq / qq : 0.0f;
       if (!(scale > 0.0f)) break;
-      const float error = round_part(x, n, scale, min, 0.0f, high, 0, nullptr);
+      const float error = round_part(x, w, n, scale, min, 0.0f, high, 0, nullptr);
       if (error < least) least = error, best = {scale, min};
     }
   }
@@ -115,11 +117,11 @@ struct Block {
 };
 
 // q3_k, q6_k: sixteen parts of 16, signed scales in [-steps, steps - 1].
-Block search_symmetric(const float* x, int half, int steps) {
+Block search_symmetric(const float* x, const float* w, int half, int steps) {
   Fit fits[16];
   float extreme = 0.0f;
   for (int p = 0; p < 16; ++p) {
-    fits[p] = fit_symmetric(x + 16 * p, 16, half);
+    fits[p] = fit_symmetric(x + 16 * p, w + 16 * p, 16, half);
     if (std::fabs(fits[p].scale) > std::fabs(extreme)) extreme = fits[p].scale;
   }
   const float low = static_cast<float>(-half), high = static_cast<float>(half - 1);
@@ -135,7 +137,7 @@ Block search_symmetric(const float* x, int half, int steps) {
       float error = 0.0f, tried[16];
       for (int p = 0; p < 16; ++p) {
         tried[p] = clamped(rounded(clamped(fits[p].scale * inverse, -1e6f, 1e6f)), least, most);
-        error += round_part(x + 16 * p, 16, d * tried[p], 0.0f, low, high, 0, nullptr);
+        error += round_part(x + 16 * p, w + 16 * p, 16, d * tried[p], 0.0f, low, high, 0, nullptr);
       }
       if (error < best.error) {
         best.error = error, best.d = bits;
@@ -145,26 +147,26 @@ Block search_symmetric(const float* x, int half, int steps) {
   const float d = f16_to_f32(best.d);
   for (int p = 0; p < 16; ++p) {
     const float middle = scales[p];
-    float error = round_part(x + 16 * p, 16, d * middle, 0.0f, low, high, 0, nullptr);
+    float error = round_part(x + 16 * p, w + 16 * p, 16, d * middle, 0.0f, low, high, 0, nullptr);
     for (int step = -1; step <= 1; step += 2) {
       const float other = middle + static_cast<float>(step);
       if (other < least || other > most) continue;
-      const float trial = round_part(x + 16 * p, 16, d * other, 0.0f, low, high, 0, nullptr);
+      const float trial = round_part(x + 16 * p, w + 16 * p, 16, d * other, 0.0f, low, high, 0, nullptr);
       if (trial < error) error = trial, scales[p] = other;
     }
-    round_part(x + 16 * p, 16, d * scales[p], 0.0f, low, high, half, best.q + 16 * p);
+    round_part(x + 16 * p, w + 16 * p, 16, d * scales[p], 0.0f, low, high, half, best.q + 16 * p);
     best.sc[p] = static_cast<uint8_t>(static_cast<int>(scales[p]));
   }
   return best;
 }
 
 // q2_k: sixteen parts of 16; q4_k, q5_k: eight of 32. Scales and minima in [0, steps].
-Block search_affine(const float* x, int parts, float high, float steps) {
+Block search_affine(const float* x, const float* w, int parts, float high, float steps) {
   const int n = 256 / parts;
   Fit fits[16];
   float most_scale = 0.0f, most_min = 0.0f;
   for (int p = 0; p < parts; ++p) {
-    fits[p] = fit_affine(x + n * p, n, high);
+    fits[p] = fit_affine(x + n * p, w + n * p, n, high);
     most_scale = std::max(most_scale, fits[p].scale);
     most_min = std::max(most_min, fits[p].min);
   }
@@ -180,7 +182,7 @@ Block search_affine(const float* x, int parts, float high, float steps) {
       for (int p = 0; p < parts; ++p) {
         s[p] = clamped(rounded(clamped(fits[p].scale * inverse_d, 0.0f, 1e6f)), 0.0f, steps);
         m[p] = clamped(rounded(clamped(fits[p].min * inverse_m, 0.0f, 1e6f)), 0.0f, steps);
-        error += round_part(x + n * p, n, d * s[p], dmin * m[p], 0.0f, high, 0, nullptr);
+        error += round_part(x + n * p, w + n * p, n, d * s[p], dmin * m[p], 0.0f, high, 0, nullptr);
       }
       if (error < best.error) {
         best.error = error, best.d = d_bits, best.dmin = m_bits;
@@ -191,15 +193,15 @@ Block search_affine(const float* x, int parts, float high, float steps) {
   const float d = f16_to_f32(best.d), dmin = f16_to_f32(best.dmin);
   for (int p = 0; p < parts; ++p) {
     const float scale = sc[p], min = mn[p];
-    float least = round_part(x + n * p, n, d * scale, dmin * min, 0.0f, high, 0, nullptr);
+    float least = round_part(x + n * p, w + n * p, n, d * scale, dmin * min, 0.0f, high, 0, nullptr);
     for (int i = -1; i <= 1; ++i)
       for (int j = -1; j <= 1; ++j) {
         const float s = scale + static_cast<float>(i), m = min + static_cast<float>(j);
         if (s < 0.0f || s > steps || m < 0.0f || m > steps) continue;
-        const float error = round_part(x + n * p, n, d * s, dmin * m, 0.0f, high, 0, nullptr);
+        const float error = round_part(x + n * p, w + n * p, n, d * s, dmin * m, 0.0f, high, 0, nullptr);
         if (error < least) least = error, sc[p] = s, mn[p] = m;
       }
-    round_part(x + n * p, n, d * sc[p], dmin * mn[p], 0.0f, high, 0, best.q + n * p);
+    round_part(x + n * p, w + n * p, n, d * sc[p], dmin * mn[p], 0.0f, high, 0, best.q + n * p);
     best.sc[p] = static_cast<uint8_t>(sc[p]);
     best.mn[p] = static_cast<uint8_t>(mn[p]);
   }
@@ -223,13 +225,13 @@ void mean_block(Type type, const Block& b, float* y) {
   }
 }
 
-Block search_block(Type type, const float* x) {
+Block search_block(Type type, const float* x, const float* w) {
   switch (type) {
-    case Type::q2_k: return search_affine(x, 16, 3.0f, 15.0f);
-    case Type::q3_k: return search_symmetric(x, 4, 32);
-    case Type::q4_k: return search_affine(x, 8, 15.0f, 63.0f);
-    case Type::q5_k: return search_affine(x, 8, 31.0f, 63.0f);
-    default: return search_symmetric(x, 32, 128);
+    case Type::q2_k: return search_affine(x, w, 16, 3.0f, 15.0f);
+    case Type::q3_k: return search_symmetric(x, w, 4, 32);
+    case Type::q4_k: return search_affine(x, w, 8, 15.0f, 63.0f);
+    case Type::q5_k: return search_affine(x, w, 8, 31.0f, 63.0f);
+    default: return search_symmetric(x, w, 32, 128);
   }
 }
 
@@ -241,14 +243,15 @@ void search_q8(const float* x, uint8_t* out, float* y, bool& over) {
   over = over || (bits & 0x7c00u) == 0x7c00u;
   const float d = f16_to_f32(bits);
   uint8_t q[32];
-  round_part(x, 32, d, 0.0f, -128.0f, 127.0f, 0, q);
+  round_part(x, x, 32, d, 0.0f, -128.0f, 127.0f, 0, q);  // its error is not asked for
   put_block32(Type::q8_0, q, bits, 0, out);
   for (int i = 0; i < 32; ++i) y[i] = static_cast<float>(static_cast<int8_t>(q[i])) * d;
 }
 
-// w F32 [N, K], order I32 [N] -> blocks U8 [N, K/block*bytes], row r of which is row order[r] of w; mean F32 [N, K]:
-// what the blocks stand for, in w's order of rows; stats F64 [N, 4]: of each row of w, the squared error, the squared
-// norm, weights that are not finite and blocks whose scale f16 does not hold.
+// w F32 [N, K], order I32 [N], perhaps what squared errors of each column weigh, F32 [K] above 0 -> blocks U8 [N,
+// K/block*bytes], row r of which is row order[r] of w; mean F32 [N, K]: what the blocks stand for, in w's order of
+// rows; stats F64 [N, 4]: of each row of w, the squared error, the squared norm, weights that are not finite and blocks
+// whose scale f16 does not hold.
 void search(Call& call, Exec& exec) {
   Arguments a(call, "gguf_search");
   const TypeFacts facts = type_facts(a.text("type"));
@@ -256,12 +259,18 @@ void search(Call& call, Exec& exec) {
   const Tensor& w = a.input("w", {DType::f32}, {-1, -1});
   const int64_t n = w.dim(0), k = w.dim(1), count = k / facts.block, row_bytes = count * facts.bytes;
   require(k % facts.block == 0, "K is a multiple of the block");
-  const Tensor &order = a.input("order", {DType::i32}, {n}), &blocks = a.output("blocks", {DType::u8}, {n, row_bytes}),
+  const Tensor &order = a.input("order", {DType::i32}, {n}), *weights = a.last_input("weights", {DType::f32}, {k}),
+               &blocks = a.output("blocks", {DType::u8}, {n, row_bytes}),
                &mean = a.output("mean", {DType::f32}, w.shape), &stats = a.output("stats", {DType::f64}, {n, 4});
   a.done();
   const auto* x = w.data<float>();
   const auto* rows = order.data<int32_t>();
   for (int64_t r = 0; r < n; ++r) require(rows[r] >= 0 && rows[r] < n, "order stays inside N");
+  const std::vector<float> alike(weights ? 0 : 256, 1.0f);
+  for (int64_t i = 0; weights && i < k; ++i) {
+    const float weight = weights->data<float>()[i];
+    require(weight > 0.0f && std::isfinite(weight), "weights of errors are above 0");
+  }
   auto* out = blocks.data<uint8_t>();
   auto* y = mean.data<float>();
   auto* sums = stats.data<double>();
@@ -279,7 +288,8 @@ void search(Call& call, Exec& exec) {
           bool large = false;
           if (facts.type == Type::q8_0) search_q8(from + b * 32, to, back + b * 32, large);
           else {
-            const Block block = search_block(facts.type, from + b * 256);
+            const float* weigh = weights ? weights->data<float>() + b * 256 : alike.data();
+            const Block block = search_block(facts.type, from + b * 256, weigh);
             large = (block.d & 0x7c00u) == 0x7c00u || (block.dmin & 0x7c00u) == 0x7c00u || block.error == kInfinite;
             if (facts.type == Type::q3_k) {
               uint8_t biased[16];

@@ -20,12 +20,12 @@ struct Plain {
   double error = 0.0, grid = 0.0, lost = 0.0;
 };
 
-Plain plain_rounding(const BlockType& t, const double* x) {
+Plain plain_rounding(const BlockType& t, const double* x, const double* weights) {
   const int parts = t.size / t.part;
-  double squares = 0.0, norms[16], step_most = 0.0, min_most = 0.0;
+  double squares = 0.0, norms[16], sums[16], step_most = 0.0, min_most = 0.0;
   for (int p = 0; p < parts; ++p) {
-    const double* v = x + p * t.part;
-    double extreme = 0.0, low = 0.0, top = 0.0, codes = 0.0;
+    const double *v = x + p * t.part, *w = weights + p * t.part;
+    double extreme = 0.0, low = 0.0, top = 0.0, codes = 0.0, all = 0.0;
     for (int i = 0; i < t.part; ++i) {
       if (std::fabs(v[i]) > std::fabs(extreme)) extreme = v[i];
       low = std::min(low, v[i]), top = std::max(top, v[i]);
@@ -35,9 +35,9 @@ Plain plain_rounding(const BlockType& t, const double* x) {
     for (int i = 0; i < t.part; ++i) {
       const double steps = step != 0.0 ? std::rint((v[i] + min) / step) : 0.0;
       const double code = std::clamp(steps, double(t.low), double(t.high)), off = v[i] - (step * code - min);
-      squares += off * off, codes += code * code;
+      squares += w[i] * off * off, codes += w[i] * code * code, all += w[i];
     }
-    norms[p] = std::sqrt(codes);
+    norms[p] = std::sqrt(codes), sums[p] = std::sqrt(all);
     step_most = std::max(step_most, std::fabs(step)), min_most = std::max(min_most, min);
   }
   // A step is a whole multiple of an f16 number, up to `steps` of it: half of that off, and half a unit of the f16 for
@@ -46,10 +46,12 @@ Plain plain_rounding(const BlockType& t, const double* x) {
     const double scale = most / t.steps;
     return (t.steps > 1 ? scale / 2 : 0.0) + half_unit(scale) / 2 * t.steps;
   };
-  const double step_off = off_grid(step_most),
-               min_off = t.affine ? off_grid(min_most) * std::sqrt(double(t.part)) : 0.0;
+  const double step_off = off_grid(step_most), min_off = t.affine ? off_grid(min_most) : 0.0;
   double grid = 0.0;
-  for (int p = 0; p < parts; ++p) grid += (step_off * norms[p] + min_off) * (step_off * norms[p] + min_off);
+  for (int p = 0; p < parts; ++p) {
+    const double off = step_off * norms[p] + min_off * sums[p];
+    grid += off * off;
+  }
   return {std::sqrt(squares), std::sqrt(grid), step_off};
 }
 
@@ -66,10 +68,13 @@ Plain plain_rounding(const BlockType& t, const double* x) {
 // out of those that a search tries. A search fits steps to all weights instead, and rounds to a grid for the largest of
 // these: by least squares, with codes up to half a step off, they are at most twice as large. So the norm of the error
 // is at most 2 (error of plain rounding + what the grid adds). Zeros leave the whole norm, another block sqrt(2) of it.
+// Squares may be weighted column by column, `weights` F64 [K]: all of these norms then are. A column of weight 0 says
+// nothing of its block.
 void gguf_nearest(Call& call, Exec& exec) {
   Arguments a(call, "verify_gguf_nearest");
   const GgufBlocks from(a);
   const Tensor& w = a.input("w", {DType::f32, DType::f16, DType::bf16}, {from.rows, -1});
+  const Tensor* weights = a.last_input("weights", {DType::f64}, {w.dim(1)});
   const Tensor &codes_info = report_output(a, "codes"), &norms_info = report_output(a, "norms");
   a.done();
   const BlockType& type = from.type;
@@ -78,21 +83,22 @@ void gguf_nearest(Call& call, Exec& exec) {
   WrongReport norms;
   report_rows(exec, from.rows, 4, codes_info, [&](int64_t r, Wrong& wrong) {
     Wrong far;
-    double x[256];
+    double x[256], weigh[256];
     for (int64_t first = 0; first < k; first += type.size) {
       const int64_t row = from.row(r);
       const uint8_t* b = from.block(r, first);
       double norm = 0.0, error = 0.0;
       for (int e = 0; e < type.size; ++e) {
         x[e] = float_at(w, row * k + first + e);
-        norm += x[e] * x[e];
+        weigh[e] = weights ? weights->data<double>()[first + e] : 1.0;
+        norm += weigh[e] * x[e] * x[e];
       }
-      const Plain plain = plain_rounding(type, x);
+      const Plain plain = plain_rounding(type, x, weigh);
       const double reach = std::max(std::abs(type.low), type.high);
       for (int e = 0; e < type.size; ++e) {
         const Element element = element_at(type, b, e);
         const double step = element.step, value = step * element.code - element.min, off = x[e] - value;
-        error += off * off;
+        error += weigh[e] * off * off;
         const double loose = 0x1p-22 * (std::fabs(x[e]) + std::fabs(double(element.min)));
         const bool last = step != 0.0 && ((element.code == type.high && off * step > 0.0) ||
                                           (element.code == type.low && off * step < 0.0));

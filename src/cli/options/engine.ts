@@ -83,11 +83,16 @@ export function schemeOfModule({
 
 /** Proves a packed directory against what it was packed from. Throws LPQ_VERIFY at the first difference. */
 export async function prove(
-  place: { readonly packed: string; readonly quantized: string; readonly source?: string | undefined },
+  place: {
+    readonly packed: string;
+    readonly quantized: string;
+    readonly source?: string | undefined;
+    readonly importance?: string | undefined;
+  },
   runtime: NativeRuntime,
   run: Run,
 ): Promise<void> {
-  const { packed: dir, quantized: against, source } = place;
+  const { packed: dir, quantized: against, source, importance } = place;
   await requireKind(dir, 'lpq-artifact');
   const { directoryKind } = await import('../../../formats/canonical/source.js');
   const { verifyArtifact } = await import('../../verify/verify.js');
@@ -96,7 +101,7 @@ export async function prove(
   const foreign = directoryKind(against).startsWith('foreign:');
   const { step, end } = progress(run, 'verify', false);
   const report = await verifyArtifact({
-    ...{ dir, against, source, runtime },
+    ...{ dir, against, source, importance, runtime },
     opened: foreign ? await openQuantizedWith(against, run) : undefined,
     onModule: ({ name }, done, total) => step(done, total, name),
   });

@@ -20,6 +20,7 @@ interface PackFlags extends ComputeOptions, EngineFlags {
   readonly dryRun?: boolean;
   readonly tp?: string;
   readonly source?: string;
+  readonly imatrix?: string;
   readonly shard?: Shard;
 }
 
@@ -49,7 +50,11 @@ export function packCommand(program: Command, run: Run): Command {
         '--source <dir>',
         'the unquantized checkpoint, a directory or a name: gguf-q2_k to gguf-q8_0 then search from its weights',
       )
-      .option('--shard <i/n>', 'make only part i (from 0) of n, for lpq merge', parseShard)
+      .option(
+        '--imatrix <file>',
+        "llama.cpp's importance matrix (.gguf or .dat), or a directory of --save-stats: weighs the search of gguf-q2_k to gguf-q6_k",
+      )
+      .option('--shard <i/n>', 'only part i (from 0) of n, for lpq merge', parseShard)
       .option(
         '--dry-run',
         'only show the plan: each module with the reason, disk, memory; --target may then be a list, or all',
@@ -127,7 +132,7 @@ export async function openPackRuntime(options: ComputeOptions, run: Run): Promis
 /** Packs; also the second half of `quantize --pack`. */
 export async function packDirectory(
   dir: string,
-  options: Pick<PackOptions, 'target' | 'output' | 'tp' | 'source' | 'shard' | 'engine'>,
+  options: Pick<PackOptions, 'target' | 'output' | 'tp' | 'source' | 'imatrix' | 'shard' | 'engine'>,
   runtime: PackRuntime,
   run: Run,
 ): Promise<void> {
@@ -150,6 +155,7 @@ export async function packDirectory(
       target: options.target,
       ranks: ranksOf(options.tp),
       source: options.source,
+      importance: options.imatrix,
       output: options.output,
       ...(options.shard && { shard: options.shard }),
       runtime,
@@ -161,7 +167,8 @@ export async function packDirectory(
       onOutput: (output) => registerOutput(output, run),
       ...(engine && {
         serve: [engine.serve('DIR')],
-        onComplete: (packed) => prove({ packed, quantized: dir, source: options.source }, runtime, run),
+        onComplete: (packed) =>
+          prove({ packed, quantized: dir, source: options.source, importance: options.imatrix }, runtime, run),
       }),
       onModule: (row, done) => {
         const fresh = row.notes.filter((note) => !said.has(note));

@@ -128,7 +128,17 @@ export async function saveStatistics(
     (made) => registerOutput(made, run),
   );
   task?.end();
+  if (options.saveImatrix !== undefined) await saveImportance(output, options.saveImatrix, run);
   return { manifest, bytes: sizeOf(manifest) };
+}
+
+async function saveImportance(statistics: string, file: string, run: Run): Promise<void> {
+  const { readImportance } = await import('../../../formats/imatrix/read.js');
+  const { writeImportance } = await import('../../../formats/imatrix/write.js');
+  const importance = await readImportance(statistics);
+  await writeImportance(file, importance);
+  const entries = importance.entries.size;
+  run.report.event('imatrix', { file, entries }, `importance matrix of ${entries} tensors in ${file}`);
 }
 
 async function sameStatistics(

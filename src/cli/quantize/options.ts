@@ -18,6 +18,7 @@ export interface QuantizeFlags extends ComputeOptions, MethodFlags, EngineFlags 
   readonly recipe?: string;
   readonly calib?: readonly string[];
   readonly saveStats?: string;
+  readonly saveImatrix?: string;
   readonly stats?: string;
   readonly pack?: string;
   readonly keepQuantized?: string;
@@ -63,6 +64,8 @@ export interface CalibrationOptions {
   readonly calib: readonly WeightedFile[];
   /** Directory to save statistics in. */
   readonly saveStats: string | undefined;
+  /** File for what of them llama.cpp knows as an importance matrix. */
+  readonly saveImatrix: string | undefined;
   /** Directory of statistics that take the place of a calibration text. */
   readonly stats: string | undefined;
   /** What to do about what a stopped run left. */
@@ -82,6 +85,10 @@ export async function quantizeOptions(
     throw new LpqError('LPQ_USAGE', '--resume and --restart exclude each other', { hint: 'Give one of them.' });
   if (output === undefined && saveStats === undefined && !flags.printRecipe)
     throw new LpqError('LPQ_USAGE', "required option '-o, --output <dir>' not specified");
+  if (flags.saveImatrix !== undefined && saveStats === undefined)
+    throw new LpqError('LPQ_USAGE', '--save-imatrix has no effect without --save-stats', {
+      hint: 'Add --save-stats DIR: the importance matrix is a part of what is saved there.',
+    });
   const given = await givenSettings(flags);
   const file: Recipe = recipe === undefined ? { settings: {}, rules: [] } : readRecipe(recipe);
   // A text on the command line takes the place of the recipe's statistics, and the other way round.
@@ -110,6 +117,7 @@ export async function quantizeOptions(
     settings,
     calib: calib.map(parseWeighted),
     saveStats,
+    saveImatrix: flags.saveImatrix,
     stats,
     partial: resume ? 'resume' : restart ? 'restart' : 'new',
   };

@@ -99,7 +99,7 @@ export interface Searched {
 }
 
 /**
- * Blocks of least squared error for a weight F32 [N, K]. Throws LPQ_MODULE_NUMERICS for weights that are not finite,
+ * Blocks of least squared error for a weight F32 [N, K], `weights` F32 [K] saying what errors of each column weigh. Throws LPQ_MODULE_NUMERICS for weights that are not finite,
  * LPQ_SCALE_RANGE where f16 does not hold a scale, naming `name`. The caller disposes of blocks and mean.
  */
 export async function searchBlocks(
@@ -108,13 +108,14 @@ export async function searchBlocks(
   weight: Tensor,
   type: GgufTypeName,
   order: Int32Array,
+  weights?: Tensor,
 ): Promise<Searched> {
   const [n, k] = weight.shape as [number, number];
   const rows = fromTyped('i32', [n], order);
   const blocks = allocate('u8', [n, rowBytes(ggufType(type), k) as number]);
   const mean = allocate('f32', [n, k]);
   const stats = allocate('f64', [n, 4]);
-  rt.enqueue('gguf_search', [weight, rows], [blocks, mean, stats], { type });
+  rt.enqueue('gguf_search', [weight, rows, ...(weights ? [weights] : [])], [blocks, mean, stats], { type });
   await rt.sync();
   const sums = [0, 0, 0, 0] as [number, number, number, number];
   for (const [i, value] of typed<Float64Array>(stats).entries()) sums[(i % 4) as 0] += value;

@@ -9,6 +9,7 @@ import { LpqError } from '../../core/error.js';
 import type { PackPlan } from '../plan.js';
 import type { CarriedPlan } from './carried.js';
 import { type GgufContext, tensorName } from './context.js';
+import type { Weighting } from './importance.js';
 
 /** Every tensor of the file, in its order; experts stacked. */
 export function tensorPlans(plan: PackPlan, context: GgufContext, carried: readonly CarriedPlan[]): GgufTensorPlan[] {
@@ -46,6 +47,7 @@ export function fileMetadata(
   tokenizer: GgufMetadata,
   tensors: readonly GgufTensorPlan[],
   sourced: boolean,
+  weighting?: Weighting,
 ): GgufMetadata {
   const counts = new Map<GgufTypeName, number>();
   for (const { name, type, shape } of tensors)
@@ -62,6 +64,7 @@ export function fileMetadata(
     ['general.file_type', u32(ggufType(main).fileType)],
     ['general.quantization_version', u32(2)],
     ['lpq.blocks_from', text(context.search === undefined ? 'codes' : sourced ? 'source' : 'quantized')],
+    ...(weighting?.metadata ?? []),
     ...rest,
     ...tokenizer,
   ]);

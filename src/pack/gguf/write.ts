@@ -29,6 +29,7 @@ import { carriedBytes, planCarried } from './carried.js';
 import { type GgufContext, orderOf, tensorName } from './context.js';
 import { encodeCodes, encodeFours, searchBlocks, takeRows } from './encode.js';
 import { fileMetadata, tensorPlans } from './header.js';
+import { openWeighting, type Weighting } from './importance.js';
 
 export const GGUF_FILE = 'model.gguf';
 
@@ -69,6 +70,8 @@ export async function writeGguf(request: PackRequest, plan: PackPlan, context: G
     notes.push(
       `llama.cpp has no place for ${left.length} tensors, so lpq left them out: ${left.slice(0, 5).join(', ')}`,
     );
+  const weighting =
+    request.importance === undefined || !context.search ? undefined : await openWeighting(request.importance);
   const source = request.source === undefined || !context.search ? undefined : openSource(request.source, rt);
   const output = await OutputDirectory.create(request.output).catch((error: unknown) => {
     source?.close();
@@ -84,7 +87,7 @@ export async function writeGguf(request: PackRequest, plan: PackPlan, context: G
     const place = path.join(input.dir, 'config.json');
     await output.writeFile('config.json', withSettings(config, undefined, place));
     const tensors = tensorPlans(plan, context, carried);
-    const metadata = fileMetadata(input, context, tokenizer.metadata, tensors, source !== undefined);
+    const metadata = fileMetadata(input, context, tokenizer.metadata, tensors, source !== undefined, weighting);
     writer = await GgufWriter.create(path.join(output.path, GGUF_FILE), metadata, tensors);
     const modules: ArtifactManifest['modules'] = {};
     const rows: PackedRow[] = [];
@@ -92,7 +95,10 @@ export async function writeGguf(request: PackRequest, plan: PackPlan, context: G
       stopIfAborted(signal);
       const began = performance.now();
       await input.requireHashes(name);
-      const { bytes, entry } = await writeModule(rt, input, name, decision, plan, context, writer, source);
+      const { bytes, entry } = await writeModule(rt, input, name, decision, plan, context, writer, {
+        source,
+        weighting,
+      });
       modules[name] = entry;
       const { type, shape, layout, padded, notes: own } = entry;
       const seconds = (performance.now() - began) / 1000;
@@ -155,7 +161,7 @@ async function writeModule(
   plan: PackPlan,
   context: GgufContext,
   writer: GgufWriter,
-  source: WeightSource | undefined,
+  { source, weighting }: { source: WeightSource | undefined; weighting: Weighting | undefined },
 ): Promise<{ bytes: number; entry: PackedModule }> {
   const module = input.module(name);
   const place = context.place(name);
@@ -176,9 +182,10 @@ async function writeModule(
     tensor = await encodeCodes({ rt, checkpoint: input, name, module }, form, order);
   } else {
     const wide = await moduleWeight(rt, input, name, source);
-    const { blocks, mean, error, norm } = await searchBlocks(rt, name, wide, form.type, order);
+    const columns = weighting?.of(place, name, module.shape[1]);
+    const { blocks, mean, error, norm } = await searchBlocks(rt, name, wide, form.type, order, columns);
     weight = await hashWeight(name, mean);
-    for (const each of [wide, mean]) each.dispose();
+    for (const each of [wide, mean, columns]) each?.dispose();
     tensor = blocks;
     const from = source ? 'the source' : 'the quantized weights';
     const share = norm > 0 ? error / norm : 0;

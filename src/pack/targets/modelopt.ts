@@ -23,7 +23,7 @@ export const modelopt: PackTarget = layoutTarget({
   serve: ['vllm serve DIR', 'trtllm-serve DIR'],
   describe:
     'ModelOpt (hf_quant_config.json) for TensorRT-LLM, vLLM and SGLang: FP8 with a scale a row, MXFP8, NVFP4, mixed',
-  limits: [MODELOPT_EXPERTS],
+  limits: [{ ...MODELOPT_EXPERTS, applies: ({ layout, expert }) => expert && layout === modelOptFp8.name }],
   left: 'dense',
   kvScale: (attention, side) => ({
     name: `${attention}${attention.endsWith('.self_attn') ? `.${side}_proj` : ''}.${side}_scale`,
