@@ -73,6 +73,8 @@ export const artifactSchema = z.strictObject({
   kv: z.union([kvChannelsSchema, kvSchemeSchema]).optional(),
   /** Scales of a cache in FP8: what they were made of, and the tensors -> their hashes. */
   kvScales: z.strictObject({ most: kvMostSchema, tensors: z.record(z.string(), sha256Schema) }).optional(),
+  /** Ranks of expert parallelism: no file holds experts of two of them, or an expert and what all ranks read (expert-ranks.ts). */
+  expertRanks: z.int().min(2).optional(),
   provenance: provenanceSchema,
   /** sha256 of this very file with these 64 digits written as zeros (seal.ts): covers names, notes and white space. */
   seal: sha256Schema.optional(),

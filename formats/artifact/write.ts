@@ -11,6 +11,7 @@ import type { OutputDirectory } from '../directory/output-directory.js';
 import type { TensorData } from '../safetensors/hash.js';
 import type { TensorSpec } from '../safetensors/header.js';
 import { SafetensorsWriter, type WriterOptions } from '../safetensors/write.js';
+import { byRank, rankOfExperts } from './expert-ranks.js';
 import { type ArtifactManifest, artifactSchema, type PackedModule } from './schema.js';
 import { sealManifest } from './seal.js';
 
@@ -27,6 +28,8 @@ export interface ArtifactPlan {
   readonly kv?: ArtifactManifest['kv'];
   /** What scales of a cache in FP8 were made of, and their tensors. */
   readonly kvScales?: { readonly most: KvMost; readonly tensors: readonly TensorSpec[] };
+  /** Ranks of expert parallelism whose experts are in files of their own. */
+  readonly expertRanks?: number;
   /** Text of config.json as it shall be, quantization_config included. */
   readonly config: string;
   readonly card: CardFacts;
@@ -52,7 +55,12 @@ export class ArtifactWriter {
     const packed = [...plan.modules.values()].flatMap(({ tensors }) => tensors);
     const specs = [...plan.carried, ...packed, ...(plan.kvScales?.tensors ?? [])];
     specs.sort((a, b) => compareNatural(a.name, b.name));
-    const writer = await SafetensorsWriter.create(output.path, specs, { finite: true, ...options });
+    const partOf = rankOfExperts(specs, plan.expertRanks);
+    const writer = await SafetensorsWriter.create(output.path, byRank(specs, partOf), {
+      finite: true,
+      partOf,
+      ...options,
+    });
     try {
       await output.writeFile('config.json', plan.config);
     } catch (error) {
@@ -92,7 +100,7 @@ export class ArtifactWriter {
     for (const file of await this.output.files())
       if (file !== 'lpq.json' && !file.endsWith('.safetensors'))
         files[file] = await hashFile(path.join(this.output.path, file));
-    const { kv, kvScales } = this.plan;
+    const { kv, kvScales, expertRanks } = this.plan;
     const manifest = artifactSchema.parse({
       format: 'lpq-artifact',
       version: 1,
@@ -102,6 +110,7 @@ export class ArtifactWriter {
       files,
       ...(kv && { kv }),
       ...(kvScales && { kvScales: { ...kvScales, tensors: hashes(kvScales.tensors) } }),
+      ...(expertRanks !== undefined && { expertRanks }),
       provenance,
     });
     const sealed = sealManifest(manifest);

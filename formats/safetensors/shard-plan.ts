@@ -31,21 +31,29 @@ export const SHARD_BYTES = 5e9;
 
 /**
  * Lays tensors out in shards: a new one whenever the next tensor, in the order given, would pass the limit (a tensor
- * above the limit has a shard of its own); inside a shard by dtype rank, then name. The same specs give the same plan.
+ * above the limit has a shard of its own), or is of another part (`partOf`); inside a shard by dtype rank, then name. The same specs give
+ * the same plan.
  * Throws LPQ_INTERNAL for names given twice or reserved, and for shapes that have no size.
  */
 export function planShards(
   specs: readonly TensorSpec[],
-  options: { maxShardBytes?: number; metadata?: Readonly<Record<string, string>>; stem?: string } = {},
+  options: {
+    maxShardBytes?: number;
+    metadata?: Readonly<Record<string, string>>;
+    stem?: string;
+    partOf?: (tensor: string) => number | undefined;
+  } = {},
 ): ShardPlan {
-  const { maxShardBytes = SHARD_BYTES, metadata = { format: 'pt' }, stem = 'model' } = options;
+  const { maxShardBytes = SHARD_BYTES, metadata = { format: 'pt' }, stem = 'model', partOf = () => 0 } = options;
   const groups: { spec: TensorSpec; bytes: number }[][] = [[]];
   const seen = new Set<string>();
   let totalSize = 0;
   let filled = 0;
   for (const spec of specs) {
     const bytes = sizeOf(spec, seen);
-    if (filled > 0 && filled + bytes > maxShardBytes) {
+    const before = groups.at(-1)?.at(-1)?.spec.name;
+    const other = before !== undefined && partOf(before) !== partOf(spec.name);
+    if (other || (filled > 0 && filled + bytes > maxShardBytes)) {
       groups.push([]);
       filled = 0;
     }

@@ -1,5 +1,6 @@
 import { statSync } from 'node:fs';
 import path from 'node:path';
+import { byRank, rankOfExperts } from '../../formats/artifact/expert-ranks.js';
 import { isWeightFile } from '../../formats/directory/carry.js';
 import { listFiles } from '../../formats/directory/output-directory.js';
 import { planShards } from '../../formats/safetensors/shard-plan.js';
@@ -26,7 +27,9 @@ export async function estimatePack(plan: PackPlan): Promise<PackEstimate> {
     decision,
     specs: plannedTensors(checkpoint, name, decision),
   }));
-  const { shards } = planShards([...carried, ...tensors.flatMap(({ specs }) => specs)]);
+  const all = [...carried, ...tensors.flatMap(({ specs }) => specs)];
+  const partOf = rankOfExperts(all, plan.expertRanks);
+  const { shards } = planShards(byRank(all, partOf), { partOf });
   const weights = shards.reduce((sum, { fileBytes }) => sum + fileBytes, 0);
   const canonical = (name: string) => {
     const [n, k] = checkpoint.module(name).shape;

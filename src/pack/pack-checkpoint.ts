@@ -55,6 +55,8 @@ export interface PackRequest {
   readonly target: string;
   /** Ranks of tensor parallelism that share the modules; default 1. */
   readonly ranks?: number;
+  /** Ranks of expert parallelism, whose experts are in files of their own; default 1. */
+  readonly expertRanks?: number;
   /** Unquantized checkpoint that targets which search for their codes take weights from; default: as they were quantized. */
   readonly source?: string | undefined;
   /** Importance matrix: what errors of columns weigh in such a search (formats/imatrix/read.ts); default: all the same. */
@@ -87,15 +89,10 @@ export interface PackRequest {
 export async function packCheckpoint(request: PackRequest): Promise<PackReport> {
   const { input, runtime } = request;
   const start = performance.now();
-  const whole = planPack(input, request.target, request.ranks);
+  const whole = planPack(input, request.target, request.ranks, request.expertRanks);
   if (whole.refusal) throw whole.refusal;
   const { shard } = request;
-  if (shard && whole.target.write)
-    throw new LpqError('LPQ_USAGE', `--shard does not go with target ${whole.target.name}, which is one file`);
-  if (shard && kvScales(input.manifest, whole.target))
-    throw new LpqError('LPQ_USAGE', '--shard does not go with calibrated scales of keys and values', {
-      hint: 'Pack in one process: they are the whole model’s.',
-    });
+  if (shard) requireShardable(input, whole);
   const mine = <T>(all: Iterable<T>): T[] => [...all].filter((_, i) => !shard || i % shard.count === shard.index);
   const plan: PackPlan = { ...whole, decisions: new Map(mine(whole.decisions)), carried: mine(whole.carried) };
   // Who quantizes activations has folded an order of channels into the whole model.
@@ -151,6 +148,7 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
         modules,
         carried: plan.carried,
         ...packedCache(input, plan.target),
+        ...(plan.expertRanks > 1 && { expertRanks: plan.expertRanks }),
         ...(scales && { kvScales: { most: scales.most, tensors: scales.specs } }),
         config,
         card,
@@ -188,6 +186,18 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
     await output.abort();
     throw error;
   }
+}
+
+/** What only one process can pack. */
+function requireShardable(input: CanonicalCheckpoint, { target, expertRanks }: PackPlan): void {
+  if (target.write)
+    throw new LpqError('LPQ_USAGE', `--shard does not go with target ${target.name}, which is one file`);
+  if (expertRanks > 1)
+    throw new LpqError('LPQ_USAGE', '--shard does not go with --ep', { hint: 'Pack in one process.' });
+  if (kvScales(input.manifest, target))
+    throw new LpqError('LPQ_USAGE', '--shard does not go with calibrated scales of keys and values', {
+      hint: 'Pack in one process: they are the whole model’s.',
+    });
 }
 
 /** The artifact has both: what is searched for in the source's weights, and what is carried from the quantized checkpoint. */

@@ -1,3 +1,4 @@
+import { expertRanks } from '../../formats/artifact/expert-ranks.js';
 import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import type { CanonicalModule } from '../../formats/canonical/schema.js';
 import type { TensorSpec } from '../../formats/safetensors/header.js';
@@ -25,6 +26,8 @@ export interface PackPlan {
   readonly plainLinears: readonly string[];
   /** Ranks of tensor parallelism, 1 without. */
   readonly ranks: number;
+  /** Ranks of expert parallelism, 1 without. */
+  readonly expertRanks: number;
   readonly roles: ModelRoles;
   readonly facts: ReadonlyMap<string, ModuleFacts>;
   /** Set when the target takes no module at all: packing would throw this. */
@@ -38,7 +41,7 @@ const MOST_RANKS = 1024;
  * Decides every module of a checkpoint for a target, in whole or for `ranks` ranks. Reads zero points and g_idx, and else
  * only the manifest. Throws LPQ_TARGET, LPQ_USAGE for ranks that the target does not have.
  */
-export function planPack(checkpoint: CanonicalCheckpoint, targetName: string, ranks = 1): PackPlan {
+export function planPack(checkpoint: CanonicalCheckpoint, targetName: string, ranks = 1, experts = 1): PackPlan {
   if (!Number.isSafeInteger(ranks) || ranks < 1 || ranks > MOST_RANKS)
     throw new LpqError('LPQ_USAGE', '--tp is no number of ranks', { got: ranks, expected: `1 to ${MOST_RANKS}` });
   const modules = new Map(
@@ -51,6 +54,7 @@ export function planPack(checkpoint: CanonicalCheckpoint, targetName: string, ra
   const chosen = redirect?.target ?? wanted;
   const target = chosen.bind?.(checkpoint) ?? chosen;
   if (ranks > 1 && !target.tensorParallel) throw noRanks(target, ranks);
+  requireExpertRanks(checkpoint, target, { ranks, experts });
   const decisions = new Map<string, Decision>();
   for (const [name, { module, facts }] of modules) decisions.set(name, target.plan(name, module, facts));
   const carried = Object.keys(checkpoint.manifest.carried).map((name): TensorSpec => {
@@ -64,6 +68,7 @@ export function planPack(checkpoint: CanonicalCheckpoint, targetName: string, ra
   return {
     ...model,
     target,
+    expertRanks: experts,
     requested: targetName,
     notes: [
       ...(redirect ? [redirect.note] : []),
@@ -74,6 +79,26 @@ export function planPack(checkpoint: CanonicalCheckpoint, targetName: string, ra
     facts: new Map([...modules].map(([name, { facts }]) => [name, facts])),
     refusal: refusal(checkpoint.dir, target, decisions, roles, ranks),
   };
+}
+
+function requireExpertRanks(
+  { dir, manifest }: CanonicalCheckpoint,
+  { name, write }: PackTarget,
+  { ranks, experts }: { readonly ranks: number; readonly experts: number },
+): void {
+  const wrong = (why: string, more: { expected?: string; hint?: string } = {}): never => {
+    throw new LpqError('LPQ_USAGE', why, { got: `--ep ${experts}`, ...more });
+  };
+  if (experts === 1) return;
+  if (!Number.isSafeInteger(experts) || experts < 1 || experts > MOST_RANKS)
+    wrong('--ep is no number of ranks', { expected: `1 to ${MOST_RANKS}` });
+  if (write) wrong(`--ep does not go with target ${name}, which is one file`);
+  if (ranks > 1) wrong('--ep does not go with --tp', { hint: 'An expert is whole on its rank.' });
+  const names = [...Object.keys(manifest.modules).map((each) => `${each}.weight`), ...Object.keys(manifest.carried)];
+  const { least } = expertRanks(names, experts);
+  if (least === 0) wrong(`${dir} has no experts with tensors of their own`, { hint: 'Leave --ep out.' });
+  if (least < experts)
+    wrong(`${dir} has fewer experts than ranks`, { expected: `2 to ${least}`, hint: 'Give fewer ranks.' });
 }
 
 function factsOf(checkpoint: CanonicalCheckpoint, name: string, ranks: number): ModuleFacts {

@@ -1,6 +1,7 @@
 import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
+import { expertRanks } from '../../formats/artifact/expert-ranks.js';
 import type { ArtifactManifest } from '../../formats/artifact/schema.js';
 import { expectedSeal } from '../../formats/artifact/seal.js';
 import { hashFile } from '../../formats/artifact/write.js';
@@ -61,6 +62,30 @@ export async function checkFiles(
     recorder.check(Buffer.compare(file.headerBytes(), written) === 0, { check: 'files', message });
   }
   checkIndex(recorder, dir, weights);
+  checkExpertRanks(recorder, manifest, weights);
+}
+
+/** Where ranks of expert parallelism have files of their own, a file holds what one of them reads, or what all do. */
+function checkExpertRanks(recorder: Recorder, { expertRanks: ranks }: ArtifactManifest, weights: Checkpoint): void {
+  if (ranks === undefined) return;
+  const names = [...weights.names()];
+  const { rankOf, least } = expertRanks(names, ranks);
+  const few = `there are ${least} experts for ${ranks} ranks of expert parallelism`;
+  recorder.check(least >= ranks, { check: 'files', message: few });
+  const held = new Map<string, Map<number | undefined, string>>();
+  for (const name of names) {
+    const file = path.basename(weights.fileOf(name).path);
+    held.set(file, (held.get(file) ?? new Map()).set(rankOf(name), name));
+  }
+  for (const [file, ranks] of held) {
+    const got = [...ranks].map(([rank, tensor]) => `${said(rank)}: ${tensor}`).sort();
+    const message = `${file} holds tensors of several ranks of expert parallelism`;
+    recorder.check(ranks.size === 1, { check: 'files', got: got.join(', '), expected: 'those of one', message });
+  }
+}
+
+function said(rank: number | undefined): string {
+  return rank === undefined ? 'all ranks' : `rank ${rank}`;
 }
 
 /**

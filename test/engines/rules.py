@@ -135,10 +135,33 @@ def gptq(path, tensors, result):
                 result["problems"].append(f"{each}: {get_dynamic_override(config, each)}, and {name}: {override}")
 
 
+def experts(path, ranks, result):
+    """A rank of vLLM finds the experts that are placed on it in files without those of others."""
+    from vllm.model_executor.model_loader.ep_weight_filter import compute_local_expert_ids, parse_expert_id
+
+    with open(f"{path}/model.safetensors.index.json") as file:
+        files = json.load(file)["weight_map"]
+    ids = {name: parse_expert_id(name) for name in files}
+    count = max(each for each in ids.values() if each is not None) + 1
+    for rank in range(ranks):
+        local = compute_local_expert_ids(count, ranks, rank)
+        own = {files[name] for name, each in ids.items() if each in local}
+        beside = {each for name, each in ids.items() if files[name] in own} - local
+        if not own or beside:
+            result["problems"].append(f"rank {rank}: {sorted(own)} hold {beside}, too")
+
+
 def main(paths):
     for path in paths:
         result = {"dir": path, "problems": [], "schemes": {}, "cache": None}
         try:
+            with open(f"{path}/lpq.json") as file:
+                ranks = json.load(file).get("expertRanks")
+            if ranks:
+                experts(path, ranks, result)
+                result["schemes"] = {"ranks": ranks}
+                print(json.dumps(result), flush=True)
+                continue
             tensors = tensors_of(path)
             with open(f"{path}/config.json") as file:
                 method = json.load(file)["quantization_config"]["quant_method"]

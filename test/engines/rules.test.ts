@@ -8,7 +8,7 @@ import { scratch } from '../formats/scratch.js';
 import { CASES, type Case, caseName } from '../mutation/cases.js';
 import { packedCase } from '../mutation/packed.js';
 import { Shelf } from '../mutation/quantized.js';
-import { root } from '../src/cli/lpq.js';
+import { lpq, root } from '../src/cli/lpq.js';
 
 // Forms that need a device to run: vLLM's own classes read their settings, name every linear's scheme and shape its parameters.
 
@@ -34,6 +34,18 @@ const EXPECTED: readonly (readonly [
 /** Rules for what vLLM fuses: q, k and v in 8 bits, gate and up as they are. */
 const FUSED = ['gptq', 'fused'] as const;
 
+/** A mixture whose experts three ranks share. */
+async function sharedExperts(dir: string): Promise<string> {
+  const mixture = path.join(root, 'test', 'fixtures', 'architectures', 'mixtral');
+  const options = ['--bits', '4', '--group-size', '32', '--method', 'rtn', '--no-report', '--quiet'];
+  const made = await lpq(['quantize', mixture, '-o', `${dir}-quantized`, ...options]);
+  const packed = await lpq([
+    ...['pack', `${dir}-quantized`, '--target', 'compressed-tensors', '-o', dir, '--ep', '3', '--quiet'],
+  ]);
+  assert.deepEqual([made.code, packed.code], [0, 0], made.stderr + packed.stderr);
+  return dir;
+}
+
 test("vLLM's own code reads the settings of forms that need a device", { skip }, async () => {
   const runtime = createRuntime(1);
   const shelf = new Shelf(scratch(), runtime);
@@ -43,6 +55,7 @@ test("vLLM's own code reads the settings of forms that need a device", { skip },
     assert.ok(each, `${target} ${variant}`);
     dirs.push((await packedCase(shelf, each, runtime)).packed);
   }
+  dirs.push(await sharedExperts(path.join(scratch(), 'experts')));
   const script = path.join(root, 'test', 'engines', 'rules.py');
   const { stdout } = await execa(python, [script, ...dirs], {
     env: { OMP_NUM_THREADS: '2', VLLM_LOGGING_LEVEL: 'ERROR' },
@@ -57,7 +70,8 @@ test("vLLM's own code reads the settings of forms that need a device", { skip },
     assert.deepEqual([...new Set(Object.values(results[i].schemes))].sort(), [...schemes].sort(), name);
     assert.equal(results[i].cache, cache ? 'FP8' : null, name);
   }
-  const rules = results.at(-1);
+  assert.deepEqual([results.at(-1).problems, results.at(-1).schemes], [[], { ranks: 3 }]);
+  const rules = results.at(-2);
   assert.deepEqual(rules.problems, []);
   assert.deepEqual(new Set(Object.values(rules.schemes)), new Set([4, 8, null]));
 });

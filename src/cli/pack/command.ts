@@ -19,6 +19,7 @@ interface PackFlags extends ComputeOptions, EngineFlags {
   readonly output: string;
   readonly dryRun?: boolean;
   readonly tp?: string;
+  readonly ep?: string;
   readonly source?: string;
   readonly imatrix?: string;
   readonly shard?: Shard;
@@ -45,7 +46,8 @@ export function packCommand(program: Command, run: Run): Command {
         .requiredOption('-o, --output <dir>', 'directory to make'),
     )
       .optionsGroup('Run:')
-      .option('--tp <ranks>', 'split the tensors for this number of tensor-parallel ranks')
+      .option('--tp <ranks>', 'tensors for each of so many ranks of tensor parallelism')
+      .option('--ep <ranks>', 'experts in files of their own for each of so many ranks of expert parallelism')
       .option(
         '--source <dir>',
         'the unquantized checkpoint, a directory or a name: gguf-q2_k to gguf-q8_0 then search from its weights',
@@ -87,7 +89,12 @@ async function pack(given: string, flags: PackFlags, run: Run): Promise<void> {
   const dir = await modelDirectory(given, run, telling);
   await requireKind(dir, 'lpq-canonical');
   if (several)
-    return (await import('./matrix.js')).printPackMatrix(dir, flags.target as string, ranksOf(flags.tp), run);
+    return (await import('./matrix.js')).printPackMatrix(
+      dir,
+      flags.target as string,
+      { ranks: ranksOf(flags.tp), experts: ranksOf(flags.ep) },
+      run,
+    );
   const options = { ...flags, output, engine, target: flags.target ?? (await targetFor(engine as Engine, dir)) };
   if (options.dryRun) return planOnly(dir, options, run);
   const source = options.source && (await modelDirectory(options.source, run, telling));
@@ -132,7 +139,7 @@ export async function openPackRuntime(options: ComputeOptions, run: Run): Promis
 /** Packs; also the second half of `quantize --pack`. */
 export async function packDirectory(
   dir: string,
-  options: Pick<PackOptions, 'target' | 'output' | 'tp' | 'source' | 'imatrix' | 'shard' | 'engine'>,
+  options: Pick<PackOptions, 'target' | 'output' | 'tp' | 'ep' | 'source' | 'imatrix' | 'shard' | 'engine'>,
   runtime: PackRuntime,
   run: Run,
 ): Promise<void> {
@@ -154,6 +161,7 @@ export async function packDirectory(
       input,
       target: options.target,
       ranks: ranksOf(options.tp),
+      expertRanks: ranksOf(options.ep),
       source: options.source,
       importance: options.imatrix,
       output: options.output,
@@ -187,6 +195,13 @@ export async function packDirectory(
     });
     task.end();
     for (const note of report.notes) run.report.warn(note);
+    const { expertRanks } = report.manifest;
+    if (expertRanks !== undefined)
+      run.report.event(
+        'expert-ranks',
+        { expertRanks },
+        `expert parallelism: the experts of each of ${expertRanks} ranks are in files of their own (model.safetensors.index.json)`,
+      );
     if (ranksOf(options.tp) === 1 && !options.shard)
       await (await import('./sharing.js')).tellSharing(input, report.modules, options.target, run);
     for (const { file, reason } of report.skippedFiles) run.report.warn(`${file} was not copied: ${reason}`);
@@ -202,9 +217,9 @@ export async function packDirectory(
   }
 }
 
-/** --tp; what is no number fails in planPack. */
-function ranksOf(tp: string | undefined): number {
-  return tp === undefined ? 1 : Number(tp.trim() || Number.NaN);
+/** --tp, --ep; what is no number fails in planPack. */
+function ranksOf(ranks: string | undefined): number {
+  return ranks === undefined ? 1 : Number(ranks.trim() || Number.NaN);
 }
 
 async function planOnly(dir: string, options: PackOptions, run: Run): Promise<void> {
@@ -212,7 +227,7 @@ async function planOnly(dir: string, options: PackOptions, run: Run): Promise<vo
   const { planPack } = await import('../../pack/plan.js');
   const input = await openQuantized(dir, { blank: true });
   try {
-    const plan = planPack(input, options.target, ranksOf(options.tp));
+    const plan = planPack(input, options.target, ranksOf(options.tp), ranksOf(options.ep));
     const { estimatePack, timePack } = await import('../../pack/estimate.js');
     const { freeBytes, needsLine } = await import('../options/preflight.js');
     const own = directoryKind(dir) === 'lpq-canonical';

@@ -27,13 +27,26 @@ const REFUSED: Readonly<Record<string, Partial<Record<Model, RegExp>>>> = {
   'llama.cpp': { multimodal: /LPQ_TARGET .*no table for GGUF of model_type 'gemma3'/ },
 };
 
+/** What is asked for where an engine does not read four bits. */
+const WIDTHS: Readonly<Record<string, readonly string[]>> = { 'tensorrt-llm': ['--dtype', 'f8e4m3'] };
+
 const served = ENGINES.filter(({ forms }) => forms.length > 0);
 const cases = served.flatMap(({ name }) => Object.keys(MODELS).map((each) => [name, each as Model] as const));
 
 for (const [engine, each] of sampled('engines and models', cases, 7))
   test(`quantize --for ${engine}: ${each}, in one command`, async (t) => {
     const out = path.join(scratch(t), 'out');
-    const args = ['--bits', '4', '--for', engine, '--untested', '--method', 'rtn', '--device', 'cpu', '--no-report'];
+    const args = [
+      ...(WIDTHS[engine] ?? ['--bits', '4']),
+      '--for',
+      engine,
+      '--untested',
+      '--method',
+      'rtn',
+      '--device',
+      'cpu',
+      '--no-report',
+    ];
     const ran = await lpq(['quantize', MODELS[each], '-o', out, ...args]);
     const refused = REFUSED[engine]?.[each];
     if (refused) {
