@@ -5,9 +5,10 @@ import test from 'node:test';
 import { Checkpoint } from '../../../formats/safetensors/checkpoint.js';
 import { writeSafetensors } from '../../../formats/safetensors/write.js';
 import { createRuntime, type DType, fromTyped, type Tensor, typed } from '../../../native/binding.js';
+import { openWeights } from '../../../src/artifact/open.js';
 import { makeBatch } from '../../../src/model/batch.js';
 import { loadOuter, runForward } from '../../../src/model/forward.js';
-import { openModel } from '../../../src/model/graph.js';
+import { openModel, planSource } from '../../../src/model/graph.js';
 import type { WeightSource } from '../../../src/model/source.js';
 import { scratch } from '../../formats/scratch.js';
 import { lpq } from '../cli/lpq.js';
@@ -143,20 +144,26 @@ const CASES = [
 ] as const;
 
 for (const { fixture, source, linears, carried } of CASES) {
-  test(`${fixture} under its published names and keys: the golden's logits`, async () => {
-    const golden = new PlainFile(path.join(ARCHITECTURES, fixture, 'golden.safetensors'));
+  const golden = new PlainFile(path.join(ARCHITECTURES, fixture, 'golden.safetensors'));
+  const logitsOf = async (of: WeightSource): Promise<Float32Array> => {
     const ids = typed<Int32Array>(golden.tensor('input_ids'));
     const batch = makeBatch(rt, [ids.slice(0, ids.length / 2), ids.slice(ids.length / 2)]);
-    const graph = openModel(source);
-    const outer = await loadOuter(rt, source, graph);
-    const [state] = await runForward(rt, source, graph, outer, [batch]);
+    const graph = openModel(of);
+    const outer = await loadOuter(rt, of, graph);
+    const [state] = await runForward(rt, of, graph, outer, [batch]);
     const logits = graph.logits(rt, outer, state!.h);
     await rt.sync();
-    const want = typed<Float32Array>(golden.tensor('logits'));
-    assert.equal(want.length, typed(logits).length);
-    typed<Float32Array>(logits).forEach((value, i) => {
+    return typed<Float32Array>(logits).slice();
+  };
+  const expectEqual = (got: Float32Array, want: Float32Array): void => {
+    assert.equal(got.length, want.length);
+    got.forEach((value, i) => {
       assert.ok(Math.abs(value - want[i]!) <= 1e-4, `logit ${i}`);
     });
+  };
+
+  test(`${fixture} under its published names and keys: the golden's logits`, async () => {
+    expectEqual(await logitsOf(source), typed<Float32Array>(golden.tensor('logits')));
   });
 
   test(`${fixture}: quantized, packed and verified under those names`, async () => {
@@ -187,5 +194,26 @@ for (const { fixture, source, linears, carried } of CASES) {
       const names = new Set(Checkpoint.open(dir).names());
       for (const name of [...linears.map((linear) => `${linear}.${end}`), ...carried]) assert.ok(names.has(name), name);
     }
+    const opened = await Promise.all([out, packed].map((dir) => openWeights(dir, rt)));
+    const [own, other] = [await logitsOf(opened[0]!), await logitsOf(opened[1]!)];
+    expectEqual(other, own);
+    for (const weights of opened) weights.close();
   });
 }
+
+test('deepseek_v4: one object of YaRN is that of blocks with entries; others turn by the plain angles', () => {
+  const { rope_parameters: _, rope_scaling: __, ...rest } = DEEPSEEK_V4.config;
+  const yarn = { factor: 16, original_max_position_embeddings: 64, beta_fast: 32, beta_slow: 1 };
+  const own = { partial_rotary_factor: 0.5 };
+  const nested = {
+    main: { ...own, rope_type: 'default', rope_theta: 10_000 },
+    compress: { ...own, ...yarn, rope_type: 'yarn', rope_theta: 160_000, attention_factor: 1 },
+  };
+  const planned = (more: Json) => planSource({ ...DEEPSEEK_V4, config: { ...rest, ...more } });
+  assert.deepEqual(planned({ rope_scaling: { ...yarn, type: 'yarn' } }), planned({ rope_parameters: nested }));
+  const sliding = { layer_types: ['sliding_attention', 'heavily_compressed_attention'] };
+  assert.deepEqual(
+    planned({ ...sliding, rope_scaling: { ...yarn, type: 'yarn' } }),
+    planned({ ...sliding, rope_parameters: nested }),
+  );
+});
