@@ -1,4 +1,5 @@
 import type { Architecture } from './architecture.js';
+import type { Config } from './config.js';
 import type { EmbeddingPlan, LinearPlan, NormMaker, NormPlan } from './plan.js';
 import { settingsOf } from './settings.js';
 import type { WeightShapes } from './source.js';
@@ -46,6 +47,13 @@ export function predictionRoot({ prediction }: Architecture, module: string, blo
   if (after === undefined) return before;
   const index = module.slice(before.length).split('.', 1)[0] as string;
   return /^\d+$/.test(index) && Number(index) >= blocks ? before + index + after : undefined;
+}
+
+/** Index of the block whose attention a layer has that is block `index` itself. */
+export function likeBlock(config: Config, { like }: PredictionTable, index: number): number {
+  if (like === undefined) return index;
+  const found = like === 'first' ? 0 : config.list('layer_types', 'string').indexOf('sliding_attention');
+  return found < 0 ? index : found;
 }
 
 /** Resolves layer `at`. */

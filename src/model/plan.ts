@@ -19,7 +19,7 @@ import { type HyperPlan, hyperPlan } from './plan-hyper.js';
 import type { MlaPlan } from './plan-mla.js';
 import { type Activation, activationOf, type MlpPlan } from './plan-mlp.js';
 import { type PerLayerEnd, type PerLayerPlan, perLayerEnd, perLayerPlan } from './plan-per-layer.js';
-import { type PredictionPlan, predictionPath, predictionPlan } from './plan-prediction.js';
+import { likeBlock, type PredictionPlan, predictionPath, predictionPlan } from './plan-prediction.js';
 import type { RopeSpec } from './rope.js';
 import { settingsOf } from './settings.js';
 import type { PredictionTable } from './tables/prediction.js';
@@ -239,8 +239,11 @@ function blockPlanner(
       residualNorm: names.norm !== undefined && !normFirst ? norm(prefix + names.norm) : undefined,
       multiplier,
     });
-    const first = predicting && table.prediction?.like === 'first';
-    const block = { prefix, index: first ? 0 : index, layers, linear, branch };
+    const block = {
+      prefix,
+      index: predicting ? likeBlock(config, table.prediction as PredictionTable, index) : index,
+      ...{ layers, linear, branch },
+    };
     const mixer = predicting ? undefined : recurrent(block);
     const only = table.single && branchOf(config, table.single, mixer, index, layers);
     // Layers of multi-token prediction are as the last block is.
@@ -250,7 +253,14 @@ function blockPlanner(
     const mlp = mlpOf(
       config,
       facts,
-      withNorms(parts.length > 1 ? own.mlp : mlpTable, mixer && table.recurrent?.mlp),
+      withNorms(
+        predicting && table.prediction?.mlpNorm !== undefined
+          ? withNorm(mlpTable, table.prediction.mlpNorm)
+          : parts.length > 1
+            ? own.mlp
+            : mlpTable,
+        mixer && table.recurrent?.mlp,
+      ),
       block,
     );
     const altUp = altUpPlan(config, table, streams, { prefix, hidden, last: index === layers - 1 }, norm);

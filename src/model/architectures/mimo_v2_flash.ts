@@ -1,4 +1,5 @@
 import type { Architecture } from '../architecture.js';
+import { PROJECTIONS_STAY } from '../tables/prediction.js';
 import { deepseekExperts } from './deepseek_v3.js';
 import { llama } from './llama.js';
 
@@ -50,6 +51,24 @@ export const mimoV2Flash: Architecture = {
     window: { enabled: true, otherwise: 128, fullBlocks: 1, fullEvery: 6, layerTypes: true },
   },
   mlp: { ...llama.mlp, bias: false },
+  prediction: {
+    block: 'model.mtp.layers.{layer}.',
+    numbered: 'anew',
+    root: 'model.mtp.',
+    names: {
+      embeddingNorm: 'model.mtp.layers.{layer}.enorm',
+      hiddenNorm: 'model.mtp.layers.{layer}.hnorm',
+      projection: 'model.mtp.layers.{layer}.eh_proj',
+      finalNorm: 'model.mtp.layers.{layer}.final_layernorm',
+    },
+    count: ['num_nextn_predict_layers'],
+    like: 'sliding',
+    mlpNorm: 'pre_mlp_layernorm',
+    dense: true,
+    normed: true,
+    aliases: {},
+    carried: { 'projections of multi-token prediction': PROJECTIONS_STAY },
+  },
   experts: {
     ...experts,
     scoring: 'sigmoid',

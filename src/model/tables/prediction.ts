@@ -19,8 +19,10 @@ export interface PredictionTable {
   };
   /** Keys of config.json of how many there are, for one without weights. */
   readonly count: readonly string[];
-  /** Attention is that of the model's first block; absent: that of a block behind its last. */
-  readonly like?: 'first';
+  /** Attention is that of the model's first block, or of its first with a window; absent: that of a block behind its last. */
+  readonly like?: 'first' | 'sliding';
+  /** The norm before the MLP, where blocks have another. */
+  readonly mlpNorm?: string;
   /** The MLP is that of blocks without experts; absent: as the last block's. */
   readonly dense?: true;
   /** The prefix of the block in vLLM, where it has another path there; {layer} goes on from the model's blocks. */

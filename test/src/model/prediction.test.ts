@@ -203,5 +203,8 @@ test('layers of other families: the attention of the first block or of one behin
   assert.equal(exaone.layer.mlp.kind, 'gated');
   assert.equal(planned('ernie4_5_moe').layer.mlp.kind, 'gated');
   assert.equal(planned('ernie4_5_moe').projection.name, 'model.mtp_linear_proj.0');
+  const mimo = planned('mimo_v2_flash');
+  assert.ok(mimo.first.window === 0 && mimo.attention.window > 0 && mimo.attention.sinks?.startsWith('model.mtp.'));
+  assert.ok(mimo.layer.mlp.kind === 'gated' && mimo.layer.mlp.norm?.weight?.endsWith('.pre_mlp_layernorm.weight'));
   assert.equal(planned('hy_v3').layer.mlp.kind, 'experts');
 });

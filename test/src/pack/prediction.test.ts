@@ -94,6 +94,14 @@ const CASES: readonly Case[] = [
     brief: true,
     plain: ['linear_proj.0'],
   },
+  {
+    base: 'mimo_v2_flash',
+    root: 'model.mtp.',
+    block: 'model.mtp.layers.0.',
+    mlp: 'gate_proj',
+    brief: true,
+    plain: ['layers.0.eh_proj'],
+  },
 ];
 
 async function quantized({ base, more }: Case, mtp: boolean, quantizer: Quantizer) {

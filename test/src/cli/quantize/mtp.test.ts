@@ -58,7 +58,6 @@ test('--mtp is refused where it has no effect: on a model without such layers, a
 
 /** Linears, norms and what else published checkpoints have of such layers, of kinds that lpq does not compute. */
 const OTHERS: readonly (readonly [fixture: string, names: readonly string[]])[] = [
-  ['mimo_v2_flash', ['model.mtp.layers.0.eh_proj', 'model.mtp.layers.0.enorm', 'model.mtp.layers.0.mlp.up_proj']],
   ['longcat_flash', ['model.mtp.layers.0.transformer_layer.mlp.up_proj', 'model.mtp.layers.0.enorm.m']],
   ['nemotron_h', ['mtp.layers.0.eh_proj', 'mtp.layers.0.mixer.q_proj', 'mtp.layers.0.norm']],
 ];
