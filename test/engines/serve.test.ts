@@ -38,6 +38,12 @@ async function tiny(dir: string): Promise<Served> {
   return { packed: (await directoryOf(format, dir))!, prompt: IDS, ids: IDS };
 }
 
+/** A pack whose tensors are those of two ranks. */
+async function forRanks(dir: string): Promise<Served> {
+  const shared = FORMATS.find(({ packing }) => packing?.includes('--tp'))!;
+  return { packed: (await directoryOf(shared, dir))!, prompt: IDS, ids: IDS };
+}
+
 /** SmolLM2-135M in 3 bits. */
 async function smol(dir: string): Promise<Served> {
   const [quantized, packed] = [path.join(dir, 'q'), path.join(dir, 'packed')];
@@ -53,6 +59,7 @@ const absent = smollm2 && existsSync(smollm2) ? skip : 'SKIPPED: LPQ_SMOLLM2 nam
 const CASES = [
   { name: 'tiny-llama on one rank', ranks: 1, made: tiny, skip },
   { name: 'tiny-llama on two ranks', ranks: 2, made: tiny, skip },
+  { name: 'a pack of --tp 2 on two ranks', ranks: 2, made: forRanks, skip },
   { name: 'SmolLM2 in 3 bits', ranks: 1, made: smol, skip: absent },
 ];
 
