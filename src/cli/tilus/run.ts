@@ -1,4 +1,5 @@
 import { existsSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { setImmediate } from 'node:timers/promises';
 import type { Command } from 'commander';
 import { writeError } from '../../../formats/directory/write-error.js';
 import { LpqError } from '../../core/error.js';
@@ -6,6 +7,9 @@ import type { LaunchArguments } from '../../tilus/interpret/run.js';
 import { collect } from '../options/parse.js';
 import type { Run } from '../run.js';
 import { openProgram, type ProgramFlags, programOptions } from './program.js';
+
+/** How long blocks run before signals are heard. */
+const TURN_MS = 50;
 
 interface RunFlags extends ProgramFlags {
   readonly in?: readonly string[];
@@ -27,7 +31,7 @@ export function tilusRunCommand(tilus: Command, run: Run): Command {
 }
 
 async function runProgram(name: string, flags: RunFlags, run: Run): Promise<void> {
-  const { run: launch } = await import('../../tilus/interpret/run.js');
+  const { Launch } = await import('../../tilus/interpret/run.js');
   const { program } = openProgram(name, flags);
   const args: Record<string, LaunchArguments[string]> = {};
   for (const each of flags.in ?? []) {
@@ -46,7 +50,16 @@ async function runProgram(name: string, flags: RunFlags, run: Run): Promise<void
     args[parameter] = { output };
     return { parameter, file, output };
   });
-  const { printed, unwritten, executed } = launch(program, args);
+  const launch = new Launch(program, args);
+  for (let number = 0, turn = performance.now(); number < launch.blocks; number++) {
+    launch.block(number);
+    if (performance.now() - turn < TURN_MS) continue;
+    // Signals are heard between blocks.
+    await setImmediate();
+    run.interrupt.check();
+    turn = performance.now();
+  }
+  const { printed, unwritten, executed } = launch.result();
   for (const { file, output } of outputs) write(file, output);
   for (const { parameter } of outputs)
     if (unwritten[parameter]! > 0) run.report.warn(`${unwritten[parameter]} bytes of ${parameter} were not written`);

@@ -61,7 +61,7 @@ function constantsOf(source: Source, { settings = {} }: CheckOptions): Map<strin
         expected: source.constants.map((each) => each.name).join(', '),
       });
   for (const { name, value, line } of source.constants) {
-    const set = settings[name];
+    const set = Object.hasOwn(settings, name) ? settings[name] : undefined;
     const expr: Expr =
       typeof set === 'number' ? { kind: 'number', value: set } : typeof set === 'string' ? parseExpression(set) : value;
     try {
@@ -131,7 +131,7 @@ class Checker {
   }
 
   private call(statement: Statement & { kind: 'call' }, where: { line: number; text: string }): Node {
-    const rule = INSTRUCTIONS[statement.name];
+    const rule = Object.hasOwn(INSTRUCTIONS, statement.name) ? INSTRUCTIONS[statement.name] : undefined;
     if (!rule)
       refuse(where, `there is no instruction ${statement.name}`, { expected: Object.keys(INSTRUCTIONS).join(', ') });
     const args = bind(rule, statement.args, statement.outputs, where);

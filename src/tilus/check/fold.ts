@@ -75,7 +75,7 @@ export function asExpr(value: Value, expr: Expr): Expr {
 function call(expr: Expr & { kind: 'call' }, names: Names): Value {
   const args = expr.args.map((arg) => fold(arg, names));
   if (isPrimitive(expr.name)) return PRIMITIVES[expr.name](numbers(args, expr));
-  const made = FUNCTIONS[expr.name];
+  const made = Object.hasOwn(FUNCTIONS, expr.name) ? FUNCTIONS[expr.name] : undefined;
   if (!made)
     throw new Misfit(
       `there is no function ${expr.name}`,

@@ -24,6 +24,9 @@ export interface Rule {
   readonly check: (call: Call) => Action;
 }
 
+/** Bytes of AllocateGlobal. */
+const WORKSPACE = 2 ** 30;
+
 const given = (call: Call, name: string): Expr => call.args.get(name)!;
 
 /** Table 1, and after it what sm_90 added. Instructions that return a register tensor also take out=, an existing one that they write to. */
@@ -99,6 +102,8 @@ function allocate(call: Call, scope: 'global' | 'shared'): Action {
   const modes = memoryModes(call, dtype, swizzle);
   for (const size of modes.shape)
     if (size.kind !== 'number') refuse(call, 'what is allocated has a size that is known before the launch');
+  const bytes = (modes.shape.reduce((all, size) => all * (size as { value: number }).value, 1) * dtype.bits) / 8;
+  if (bytes > WORKSPACE) refuse(call, 'a workspace is at most 1 GiB', { got: `${bytes} bytes` });
   const out = call.scope.memory(call.outputs[0]!, { scope, dtype, swizzle, ...modes }, call);
   return { op: scope === 'global' ? 'AllocateGlobal' : 'AllocateShared', out };
 }

@@ -1,5 +1,5 @@
 import { LpqError } from '../../core/error.js';
-import { type Layout, threadCount } from '../../layout/layout.js';
+import { type Layout, localCount, threadCount } from '../../layout/layout.js';
 import type { Expr } from '../language/ast.js';
 import { printExpr } from '../language/expressions.js';
 import type { ElementType } from '../types.js';
@@ -9,6 +9,9 @@ import { layoutKey, sameLayout } from './layout-map.js';
 import type { MemoryTensor, RegisterTensor, Tensor } from './program.js';
 
 type Binding = Tensor | 'scalar';
+
+/** Of a thread (CUDA C++ Programming Guide, "Compute Capabilities"). */
+const REGISTERS = 255;
 
 /** A statement at hand, for refusals. */
 export interface Where {
@@ -60,7 +63,7 @@ export class Scope implements Names {
 
   /** The tensor that an assignment of a register tensor goes to: one of that name and type, or a new one. */
   register(name: string, dtype: ElementType, layout: Layout, where: Where): RegisterTensor {
-    this.spread(layout, where);
+    this.spread(dtype, layout, where);
     const known = this.find(name);
     if (known === 'scalar') refuse(where, `${name} is a number and becomes no tensor`);
     if (known?.scope === 'register' && known.dtype === dtype && sameLayout(known.layout, layout)) return known;
@@ -81,13 +84,18 @@ export class Scope implements Names {
     return made;
   }
   /** All layouts of a program have the threads of a block. */
-  private spread(layout: Layout, where: Where): void {
+  private spread(dtype: ElementType, layout: Layout, where: Where): void {
     const threads = threadCount(layout);
     this.threads ??= threads;
     if (threads !== this.threads)
       refuse(where, `the layout spreads over ${threads} threads, others of the program over ${this.threads}`, {
         got: layoutKey(layout),
         hint: 'replicate(r) lets r threads hold the same elements.',
+      });
+    const words = Math.ceil((localCount(layout) * dtype.bits) / 32);
+    if (words > REGISTERS)
+      refuse(where, `a thread has ${REGISTERS} registers, and would hold ${words} words of this tensor`, {
+        hint: 'Take a smaller tile, or more threads.',
       });
     if (threads % 32 !== 0 || threads > 1024)
       refuse(where, `a block has whole warps and at most 1024 threads, not ${threads}`, {
@@ -104,6 +112,8 @@ export class Scope implements Names {
           got: misfit.got,
           ...(misfit.expected !== undefined && { expected: misfit.expected }),
         });
+      if (misfit instanceof LpqError && misfit.code === 'LPQ_LAYOUT')
+        refuse(where, misfit.message, { got: String(misfit.got) });
       throw misfit;
     }
   }

@@ -22,6 +22,8 @@ export interface Machine {
   readonly epochs: { last: number };
   readonly printed: string[];
   executed: number;
+  /** Instructions after which the launch is given up. */
+  readonly most: number;
 }
 
 /** A block of a launch while it runs. */
@@ -96,7 +98,12 @@ export class Block {
         case 'Exit':
           return false;
         default:
-          this.machine.executed++;
+          if (++this.machine.executed > this.machine.most)
+            fault(
+              { ...node, block: this.indices },
+              undefined,
+              `is where ${this.machine.most} instructions were executed`,
+            );
           this.execute(node);
       }
     }

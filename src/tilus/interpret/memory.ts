@@ -1,4 +1,8 @@
+import { LpqError } from '../../core/error.js';
 import { type Actor, type At, fault } from './fault.js';
+
+/** Bytes of one tensor; each takes 22 here. */
+const LARGEST = 2 ** 27;
 
 const UNWRITTEN = 0;
 const WRITTEN = 1;
@@ -36,6 +40,12 @@ export class Memory {
     written = typeof content !== 'number',
   ) {
     const size = typeof content === 'number' ? content : content.length;
+    if (size > LARGEST)
+      throw new LpqError('LPQ_TILUS', `${name} is too large for the interpreter`, {
+        got: `${size} bytes`,
+        expected: `at most ${LARGEST}`,
+        hint: 'It knows who wrote every byte: take a smaller matrix.',
+      });
     this.bytes = typeof content === 'number' ? new Uint8Array(size) : content;
     this.state = new Uint8Array(size).fill(written ? WRITTEN : UNWRITTEN);
     [this.writer, this.writeEpoch, this.reader, this.readEpoch, this.wrote] = Array.from({ length: 5 }, () =>

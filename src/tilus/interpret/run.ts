@@ -1,8 +1,9 @@
 import { LpqError } from '../../core/error.js';
+import { Misfit } from '../check/fold.js';
 import type { Program } from '../check/program.js';
-import { Block } from './block.js';
+import type { Expr } from '../language/ast.js';
+import { Block, type Machine } from './block.js';
 import { evaluate } from './evaluate.js';
-import { fault } from './fault.js';
 import { Memory } from './memory.js';
 
 /** What a launch is given: bytes for each pointer, numbers for each scalar. `output`: nothing is in it that could be read. */
@@ -17,41 +18,72 @@ export interface Ran {
   readonly executed: number;
 }
 
+/** Instructions of all blocks after which a launch is given up. */
+const MOST_INSTRUCTIONS = 1e9;
+/** Blocks that a device launches at most. */
+const MOST_BLOCKS = 2 ** 31 - 1;
+
+/** A launch whose blocks run one by one, when the caller says so. */
+export class Launch {
+  /** Blocks of the grid. */
+  readonly blocks: number;
+  private readonly machine: Machine;
+  private readonly grid: readonly number[];
+  private readonly scalars = new Map<string, number>();
+
+  /** `most`: instructions that may be executed. Throws LPQ_TILUS for arguments that do not fit. */
+  constructor(program: Program, args: LaunchArguments, most = MOST_INSTRUCTIONS) {
+    const global = new Map<string, Memory>();
+    for (const { name, pointer } of program.parameters) {
+      const given = Object.hasOwn(args, name) ? args[name] : undefined;
+      if (given === undefined || (typeof given === 'number') === pointer)
+        throw new LpqError('LPQ_TILUS', `${program.name} is launched without a fitting ${name}`, {
+          got: typeof given,
+          expected: pointer ? 'bytes' : 'a number',
+        });
+      if (typeof given === 'number') this.scalars.set(name, given);
+      else if (given instanceof Uint8Array) global.set(name, new Memory(name, given));
+      else global.set(name, new Memory(name, given.output, false));
+    }
+    this.machine = { program, global, workspace: new Map(), epochs: { last: 0 }, printed: [], executed: 0, most };
+    this.grid = program.grid.map((each) => this.size(each));
+    this.blocks = this.grid.reduce((all, size) => all * size, 1);
+    if (this.grid.some((size) => size < 1) || this.blocks > MOST_BLOCKS)
+      throw new LpqError('LPQ_TILUS', `${program.name} is launched on a grid of ${this.grid.join(' x ')} blocks`, {
+        expected: `1 to ${MOST_BLOCKS} blocks`,
+      });
+  }
+
+  /** Runs a block to its end. Throws LPQ_TILUS. */
+  block(number: number): void {
+    new Block(this.machine, number, this.grid, this.scalars).run();
+  }
+
+  result(): Ran {
+    const { printed, global, executed } = this.machine;
+    const unwritten = Object.fromEntries([...global].map(([name, memory]) => [name, memory.unwritten]));
+    return { printed: printed.join(''), unwritten, executed };
+  }
+
+  private size(expr: Expr): number {
+    try {
+      return evaluate(expr, this.scalars);
+    } catch (misfit) {
+      if (!(misfit instanceof Misfit)) throw misfit;
+      throw new LpqError('LPQ_TILUS', `the grid of ${this.machine.program.name} has ${misfit.message}`, {
+        got: misfit.got,
+      });
+    }
+  }
+}
+
 /**
  * Runs a program on the CPU, exactly: registers by thread, bits of low types as they lie, copies that land when they are waited for. Blocks
  * run one after another. Writes to the bytes of `args`. Throws LPQ_TILUS with block, thread and instruction for what the machine leaves
  * undefined: races, a missing Synchronize or CopyAsyncWaitGroup, reads of what was never written, addresses beyond memory.
  */
-export function run(program: Program, args: LaunchArguments): Ran {
-  const global = new Map<string, Memory>();
-  const scalars = new Map<string, number>();
-  for (const { name, pointer } of program.parameters) {
-    const given = args[name];
-    if (given === undefined || (typeof given === 'number') === pointer)
-      throw new LpqError('LPQ_TILUS', `${program.name} is launched without a fitting ${name}`, {
-        got: typeof given,
-        expected: pointer ? 'bytes' : 'a number',
-      });
-    if (typeof given === 'number') scalars.set(name, given);
-    else if (given instanceof Uint8Array) global.set(name, new Memory(name, given));
-    else global.set(name, new Memory(name, given.output, false));
-  }
-  const launch = { line: 0, text: `grid of ${program.name}`, block: [0] };
-  const grid = program.grid.map((each) => evaluate(each, scalars));
-  if (grid.some((size) => size < 1)) fault(launch, undefined, `belongs to a grid of ${grid.join(' x ')} blocks`);
-  const machine = {
-    program,
-    global,
-    workspace: new Map<number, Memory>(),
-    epochs: { last: 0 },
-    printed: [] as string[],
-    executed: 0,
-  };
-  const blocks = grid.reduce((all, size) => all * size, 1);
-  for (let number = 0; number < blocks; number++) new Block(machine, number, grid, scalars).run();
-  return {
-    printed: machine.printed.join(''),
-    unwritten: Object.fromEntries([...global].map(([name, memory]) => [name, memory.unwritten])),
-    executed: machine.executed,
-  };
+export function run(program: Program, args: LaunchArguments, most?: number): Ran {
+  const launch = new Launch(program, args, most);
+  for (let number = 0; number < launch.blocks; number++) launch.block(number);
+  return launch.result();
 }

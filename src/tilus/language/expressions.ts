@@ -3,21 +3,27 @@ import type { Reader } from './parse.js';
 
 /** An expression; `level` 3 leaves comparisons out, whose '>' would end a grid. Throws LPQ_TILUS. */
 export function parseExpr(reader: Reader, level = 0): Expr {
+  return reader.nested(() => levels(reader, level));
+}
+
+function levels(reader: Reader, level: number): Expr {
   if (level === BINARY_LEVELS.length) return unary(reader);
-  let left = parseExpr(reader, level + 1);
-  for (;;) {
+  let left = levels(reader, level + 1);
+  for (let terms = 1; ; terms++) {
+    reader.within(terms);
     const op = BINARY_LEVELS[level]!.find((each) => reader.is(each)) as BinaryOp | undefined;
     if (op === undefined) return left;
     reader.take();
-    left = { kind: 'binary', op, a: left, b: parseExpr(reader, level + 1) };
+    left = { kind: 'binary', op, a: left, b: levels(reader, level + 1) };
   }
 }
 
 function unary(reader: Reader): Expr {
-  if (reader.accept('-')) return { kind: 'unary', op: '-', a: unary(reader) };
-  if (reader.accept('not')) return { kind: 'unary', op: 'not', a: unary(reader) };
+  if (reader.accept('-')) return { kind: 'unary', op: '-', a: reader.nested(() => unary(reader)) };
+  if (reader.accept('not')) return { kind: 'unary', op: 'not', a: reader.nested(() => unary(reader)) };
   let value = primary(reader);
-  while (reader.accept('.')) {
+  for (let factors = 1; reader.accept('.'); factors++) {
+    reader.within(factors);
     const name = reader.kind('name');
     value = reader.accept('(')
       ? { kind: 'dot', left: value, name, args: reader.list(')', () => parseExpr(reader)) }

@@ -2,9 +2,13 @@ import type { Argument, Expr, Parameter, Source, Statement } from './ast.js';
 import { parseExpr } from './expressions.js';
 import { syntaxError, type Token, tokens } from './lexer.js';
 
+/** Brackets and blocks within one another. */
+const DEEPEST = 100;
+
 /** Tokens with a place in them. */
 export class Reader {
   private at = 0;
+  private depth = 0;
   constructor(private readonly all: readonly Token[]) {}
 
   get next(): Token {
@@ -36,6 +40,17 @@ export class Reader {
       text === '' ? `the ${kind}` : `'${text}'`,
       expected,
     );
+  }
+  /** Refuses what is nested too deep, as terms of a sum are in one another, too. */
+  within(depth: number): void {
+    if (depth > DEEPEST) throw syntaxError(this.next.line, 'the text is nested too deep', `${depth} levels`);
+  }
+  /** What `inner` reads is one deeper; texts are not nested without end. */
+  nested<T>(inner: () => T): T {
+    this.within(++this.depth);
+    const value = inner();
+    this.depth--;
+    return value;
   }
   /** Items between commas up to `end`, which is taken too. */
   list<T>(end: string, item: () => T): T[] {
@@ -103,7 +118,7 @@ function block(reader: Reader): Statement[] {
   reader.kind('newline');
   reader.kind('indent');
   const body: Statement[] = [];
-  while (reader.next.kind !== 'dedent') body.push(statement(reader));
+  while (reader.next.kind !== 'dedent') body.push(reader.nested(() => statement(reader)));
   reader.take();
   return body;
 }
@@ -136,7 +151,8 @@ function conditional(reader: Reader, line: number): Statement {
   reader.expect(':');
   const body = block(reader);
   const at = reader.next.line;
-  if (reader.is('elif')) return { kind: 'if', line, condition, body, otherwise: [conditional(reader, at)] };
+  if (reader.is('elif'))
+    return { kind: 'if', line, condition, body, otherwise: [reader.nested(() => conditional(reader, at))] };
   if (!reader.accept('else')) return { kind: 'if', line, condition, body, otherwise: [] };
   reader.expect(':');
   return { kind: 'if', line, condition, body, otherwise: block(reader) };
