@@ -6,7 +6,7 @@ import type { Program } from '../../../src/tilus/check/program.js';
 import { compile } from '../../../src/tilus/compile/compile.js';
 import { evaluate } from '../../../src/tilus/interpret/evaluate.js';
 import { type LaunchArguments, run } from '../../../src/tilus/interpret/run.js';
-import { build } from '../../../src/tilus/language/build.js';
+import { type Builder, build } from '../../../src/tilus/language/build.js';
 import { program } from '../../../src/tilus/programs.js';
 import { sampled } from '../../sample.js';
 import { elements, noise, numberOf, packed, typeNamed, valuesOf } from './direct.js';
@@ -219,6 +219,102 @@ function addOthers(twins: Twins): void {
   }
 }
 
+/** What programs of their own may do besides: shared memory of every kind, orders of memory, tails, control flow, a workspace. */
+function addForms(twins: Twins): void {
+  const values = Array.from({ length: 1024 }, (_, i) => (i % 61) - 30);
+  const f16 = elements('f16', values);
+  const add = (
+    label: string,
+    T: string,
+    input: Uint8Array,
+    count: number,
+    fill: (b: Builder) => void,
+    head = 'form<1>(T* p, T* r)',
+  ): void => {
+    twins.add(label, check(build(head, { T }, fill)), { p: input, n: 5 }, ['r', T, count]);
+  };
+  for (const swizzle of [0, 1])
+    for (const [way, layout] of [
+      ['ldmatrix', 'local(1, 2).mma_a(f16)'],
+      ['ldmatrix.trans', 'local(1, 4).mma_b(f16)'],
+      ['rows', 'spatial(16, 2).local(1, 16)'],
+      ['columns', 'local(16, 1).spatial(1, 32)'],
+    ] as const)
+      add(`${way}, swizzle ${swizzle}`, 'f16', f16, 512, (b) =>
+        b.add(
+          'g = ViewGlobal(p, shape=[16, 32])',
+          'h = ViewGlobal(r, shape=[16, 32])',
+          `s = AllocateShared(f16, [2, 16, 32], swizzle=${swizzle})`,
+          'x = LoadGlobal(g, layout=spatial(8, 4).local(2, 8))',
+          'StoreShared(x, s, offset=[1, 0:, 0:])',
+          'Synchronize()',
+          `y = LoadShared(s, layout=${layout}, offset=[1, 0:, 0:])`,
+          'StoreGlobal(y, h)',
+        ),
+      );
+  add(
+    'codes of 3 bits in shared memory',
+    'u3',
+    packed(
+      3,
+      values.map((value) => value & 7),
+    ),
+    256,
+    (b) =>
+      b.add(
+        'g = ViewGlobal(p, shape=[4, 64])',
+        'h = ViewGlobal(r, shape=[4, 64])',
+        's = AllocateShared(u3, [4, 64])',
+        'x = LoadGlobal(g, layout=spatial(4, 8).local(1, 8))',
+        'StoreShared(x, s)',
+        'Synchronize()',
+        'y = LoadShared(s, layout=local(1, 2).spatial(4, 8).local(1, 4), offset=[0:, 0:])',
+        'z = LoadShared(s, layout=spatial(4, 8).local(1, 8))',
+        'StoreGlobal(z, h)',
+      ),
+  );
+  add('orders of memory', 'u16', new Uint8Array(f16), 256, (b) =>
+    b.add(
+      'g = ViewGlobal(p, shape=[16, 16], layout=local(4, 2).column_local(4, 8))',
+      'h = ViewGlobal(r, shape=[16, 16], layout=column_local(16, 16))',
+      's = AllocateShared(T, [16, 16], layout=local(1, 4).column_local(16, 4))',
+      'x = LoadGlobal(g, layout=spatial(8, 4).local(2, 4))',
+      'StoreShared(x, s)',
+      'Synchronize()',
+      'y = LoadShared(s, layout=column_spatial(4, 8).local(4, 2))',
+      'StoreGlobal(y, h)',
+    ),
+  );
+  const flow = (b: Builder): void => {
+    b.add(
+      'i, j = BlockIndices()',
+      'g = ViewGlobal(p, shape=[n, 12])',
+      'h = ViewGlobal(r, shape=[2, 3, n, 16])',
+      'w = AllocateGlobal(T, [6, 4, 16])',
+      'turns = 0',
+    );
+    b.if('i * 3 + j == 4', (c) => c.add('Exit()'));
+    b.add(
+      'x = LoadGlobal(g, layout=spatial(4, 8).local(1, 2), offset=[i + j:, j:])',
+      'y = AllocateRegister(T, layout=spatial(4, 8).local(1, 2), init=0.5)',
+    );
+    b.while('turns < 2 + j', (c) => c.add('y = Add(y, x)', 'turns = turns + 1'));
+    b.if(
+      'j == 1 or i == 1',
+      (c) => c.add('y = Neg(y)'),
+      (c) => c.add('y = Mul(y, y)'),
+    );
+    b.for('k', [1, 'n', 2], (c) => c.if('k < 4 and not k == 2', (d) => d.add('y = Add(y, x)')));
+    b.add(
+      'StoreGlobal(y, w, offset=[i * 3 + j, 0:, 0:])',
+      'z = LoadGlobal(w, layout=spatial(4, 8).local(1, 2), offset=[i * 3 + j, 0:, 0:])',
+      'StoreGlobal(z, h, offset=[i, j, 0:, 0:])',
+    );
+  };
+  for (const T of ['f32', 'f16', 'bf16'])
+    add(`control flow of ${T}`, T, elements(T, values), 2 * 3 * 5 * 16, flow, 'flow<2, 3>(T* p, T* r, i32 n)');
+}
+
 test('compiled text on the simulated GPU equals the interpreter bit by bit', (t) => {
   const compiler = hostCompiler();
   if (compiler === undefined) {
@@ -229,5 +325,6 @@ test('compiled text on the simulated GPU equals the interpreter bit by bit', (t)
   for (const T of sampled('tilus programs', TYPES, 12)) for (const which of FORMS.keys()) addPrograms(twins, T, which);
   for (const { name } of sampled('tilus casts', QUANT_TYPES, 18)) addCasts(twins, name);
   addOthers(twins);
+  addForms(twins);
   twins.compare(compiler);
 });

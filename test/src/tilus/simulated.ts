@@ -88,6 +88,10 @@ function runText(folder: string, { kernel, blocks, args }: Launch, i: number): s
     );
     given.push(`map${at}`);
   }
+  if (kernel.workspaceBytes > 0) {
+    lines.push(`    Memory<unsigned char> workspace(std::vector<unsigned char>(${kernel.workspaceBytes}, 0xff));`);
+    given.push('workspace.data()');
+  }
   const written = Object.entries(args).flatMap(([name, arg]) =>
     typeof arg === 'object' && 'output' in arg
       ? [`    write("${path.join(folder, `${i}-${name}`)}", ${name}_, ${arg.output.length});`]
