@@ -6,7 +6,8 @@ export class Writer {
   private depth = 1;
 
   line(text: string): void {
-    this.lines.push(text === '' ? '' : `${text.startsWith('#pragma') ? '' : '  '.repeat(this.depth)}${text}`);
+    const margin = text.startsWith('#pragma') || text === '' ? '' : '  '.repeat(this.depth);
+    this.lines.push(`${margin}${text.startsWith('//') ? text : withoutZeros(text)}`);
   }
   /** `head {`, what `inner` writes, `}`. */
   block(head: string, inner: () => void): void {
@@ -25,6 +26,9 @@ export class Writer {
     return this.lines.map((line) => `${line}\n`).join('');
   }
 }
+
+/** What adds nothing is left out: shared + 0 + x, (a + 0). */
+const withoutZeros = (text: string): string => text.replace(/ \+ 0(?= \+ |[),;\]])/g, '');
 
 const OPERATORS: Readonly<Record<string, string>> = { and: '&&', or: '||' };
 const LEVELS = [['||'], ['&&'], ['==', '!='], ['<', '<=', '>', '>='], ['+', '-'], ['*', '/', '%']];
