@@ -14,14 +14,16 @@ export function judged({ evaluations, totals, modules }: Report): string {
     `<p class="verdict ${grade}"><b>${escapeText(says.charAt(0).toUpperCase() + says.slice(1))}.</b></p>`,
     note(`${because}.`),
     note(
-      `Close: KL up to ${kl.close} nats per token and perplexity up to ${percent(perplexity.close)} higher; the bundled model loses this much at 4 bits. Noticeable: up to ${kl.noticeable} and ${percent(perplexity.noticeable)}; it loses this much at 3 bits. Without a text, the mean relative error of modules decides: ${error.close} and ${error.noticeable}, which match these bounds on small models.`,
+      `Close: KL up to ${kl.close} nats per token and perplexity up to ${percent(perplexity.close)} higher; as the bundled model at 4 bits. Noticeable: up to ${kl.noticeable} and ${percent(perplexity.noticeable)}, as the bundled model at 3 bits. Without a text, the mean relative error of modules decides: ${error.close} and ${error.noticeable}, which match these bounds on small models.`,
     ),
     worst.length === 0
       ? ''
-      : htmlTable(
-          ['worst modules', 'scheme', 'error'],
-          worst.map((module) => [module.name, module.scheme, figure(module.relativeError)]),
-        ) + note('More bits for these modules help most: --redo quantizes them again and keeps the others.'),
+      : note('The modules that lose most:') +
+          htmlTable(
+            ['module', 'scheme', 'error'],
+            worst.map((module) => [module.name, module.scheme, figure(module.relativeError)]),
+          ) +
+          note('More bits for these modules help most: --redo quantizes them again and keeps the others.'),
   );
 }
 

@@ -16,7 +16,7 @@ interface ModelFlags extends ResultFlags {
   readonly kv: string;
   readonly m: string;
   readonly context: string;
-  readonly prefill: number;
+  readonly prefill?: number;
 }
 
 /** `lpq bench model`. */
@@ -51,9 +51,8 @@ export function benchModelCommand(bench: Command, run: Run): Command {
       .option('--context <list>', 'tokens of each sequence', '1024')
       .option(
         '--prefill <n>',
-        'tokens of a prompt, for the time to the first token; 0: none',
+        'tokens of a prompt, for the time to the first token; 0: none (default: 2048; 256 on a CPU)',
         integer('--prefill', 0),
-        2048,
       ),
   ).action((flags: ModelFlags) => model(flags, run));
 }
@@ -65,7 +64,8 @@ async function model(flags: ModelFlags, run: Run): Promise<void> {
   const { listed } = await import('../../../bench/lists.js');
   const rt = openRuntime(run, flags);
   const shape = modelShape(flags.shape ?? (rt.device === 'cpu' ? 'tiny' : 'llama-3-8b'));
-  const { blocks = shape.blocks, actInt4Share: int4Share, prefill, passes } = flags;
+  const { blocks = shape.blocks, actInt4Share: int4Share, passes } = flags;
+  const prefill = flags.prefill ?? (rt.device === 'cpu' ? 256 : 2048);
   if (blocks > shape.blocks) throw notTaken('--blocks', blocks, `1 to ${shape.blocks}`, { of: shape.name });
   if (int4Share < 0 || int4Share > 1) throw notTaken('--act-int4-share', int4Share, 'a number from 0 to 1');
   const numbers = (option: string, text: string, least: number) => listed(option, text, String, integer(option, least));

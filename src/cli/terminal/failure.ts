@@ -84,7 +84,8 @@ function systemError(code: string, error: CodedError): LpqError {
 
 /** Options of other commands and other tools, by what they are here. */
 const OPTIONS: Meanings = {
-  '--target': 'A target is chosen when packing: lpq pack QUANTIZED --target NAME, or lpq quantize ... --pack NAME.',
+  '--target':
+    'For an engine, use --for NAME; for a target, lpq pack QUANTIZED --target NAME, or lpq quantize ... --pack NAME.',
   '--wbits': 'Use --bits.',
   '--w_bit': 'Use --bits.',
   '--groupsize': 'Use --group-size.',
