@@ -66,7 +66,7 @@ async function warnOfLength(dir: string, { sequences }: Calibration, run: Run): 
     const { tokens, because } = statedContext(source);
     if (longest > tokens)
       run.report.warn(
-        `sequences of up to ${longest} tokens are longer than the ${tokens} that the model was made for (${because}): they calibrate it for tokens out of its reach; --seq-len ${tokens} is within it`,
+        `sequences of up to ${longest} tokens are longer than the ${tokens} that the model was made for (${because}), which calibrates it badly: use --seq-len ${tokens} or less`,
         { longest, made: tokens },
       );
   } finally {

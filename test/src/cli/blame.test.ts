@@ -30,7 +30,7 @@ test('paths that cannot be written or read: each sentence blames what is wrong, 
   writeFileSync(text, 'Once upon a time. '.repeat(400));
   const weights = piped('model.safetensors');
   const cases: readonly (readonly [string[], number, RegExp])[] = [
-    [['quantize', model, '-o', '/dev/null/x', ...SMALL], 3, /^LPQ_OUTPUT_WRITE .*\/dev\/null is no directory/],
+    [['quantize', model, '-o', '/dev/null/x', ...SMALL], 3, /^LPQ_OUTPUT_WRITE .*\/dev\/null is not a directory/],
     [['quantize', model, '-o', '/proc/x/y', ...SMALL], 3, /^LPQ_OUTPUT_WRITE {2}\/proc\/x\/y .*accepts no new files/m],
     [['quantize', model, '-o', at(long), ...SMALL], 2, /^LPQ_USAGE {2}the name of the output is too long/],
     [
@@ -52,7 +52,7 @@ test('paths that cannot be written or read: each sentence blames what is wrong, 
     [['quantize', model, '-o', at('never'), '--recipe', pipe], 4, /^LPQ_FILE {2}.*it is a pipe/],
     [['generate', model, '--prompts', pipe], 4, /^LPQ_FILE {2}.*it is a pipe/],
     [['report', at('folder')], 4, /^LPQ_/],
-    [['verify', at('folder'), '--junit', at('folder')], 2, /^LPQ_OUTPUT_EXISTS {2}.*folder exists already/],
+    [['verify', at('folder'), '--junit', at('folder')], 2, /^LPQ_OUTPUT_EXISTS {2}.*folder already exists/],
   ];
   for (const [args, code, sentence] of cases) {
     const ran = await lpq(args);
@@ -82,7 +82,7 @@ test('an output inside what is read is refused before any work, for every comman
   ]) {
     const ran = await lpq(args);
     assert.equal(ran.code, 2, `${args.join(' ')}: ${ran.stderr}`);
-    assert.match(ran.stderr, /^LPQ_USAGE {2}the output .* lies inside .*, which is read\n/);
+    assert.match(ran.stderr, /^LPQ_USAGE {2}the output .* lies inside .*, which lpq reads\n/);
   }
   assert.deepEqual(readdirSync(source), before);
   assert.deepEqual(readdirSync(dir).sort(), ['in', 'link', 'q']);
