@@ -55,9 +55,7 @@ export function ggufTokenizer(
   if (!existsSync(file))
     return {
       metadata: new Map([['tokenizer.ggml.model', text('none')]]),
-      notes: [
-        'There is not a tokenizer.json, so the file holds no tokenizer: programs that use it must bring token ids.',
-      ],
+      notes: ['There is no tokenizer.json, so the file holds no tokenizer: programs must pass token ids.'],
     };
   const json = readJson(file) as TokenizerJson;
   const settings = (readJson(path.join(dir, 'tokenizer_config.json')) ?? {}) as Record<string, unknown>;

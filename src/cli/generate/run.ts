@@ -86,7 +86,7 @@ function givenPrompts({ prompt = [], prompts, chat, system }: GenerateFlags): Gi
   const all = [...prompt, ...(prompts === undefined ? [] : readPrompts(prompts))];
   if (all.length > 0) return all;
   if (prompts !== undefined) throw new LpqError('LPQ_USAGE', `${prompts} holds no prompt`, { got: 'an empty file' });
-  throw new LpqError('LPQ_USAGE', 'there is not a prompt to continue', {
+  throw new LpqError('LPQ_USAGE', 'there is no prompt to continue', {
     hint: 'Give --prompt TEXT or --prompts FILE.',
   });
 }

@@ -166,7 +166,7 @@ test('--save-stats changes nothing about the output; --stats makes others of it'
   assert.equal(options.stats, hashes(at('stats'))['lpq.json']);
   // Finished statistics are kept where --resume says so, refused otherwise, and never those of another text.
   const again = ['--save-stats', at('stats'), ...run];
-  await refuses(quantize(model, '-o', at('more'), ...again), 2, 'LPQ_OUTPUT_EXISTS', /stats exists already/);
+  await refuses(quantize(model, '-o', at('more'), ...again), 2, 'LPQ_OUTPUT_EXISTS', /stats already exist/);
   const resumed = await passes(quantize(model, '-o', at('more'), ...again, '--resume'));
   assert.match(resumed.stderr, /already exist/);
   assert.deepEqual(hashes(at('more')), hashes(at('plain')));

@@ -20,10 +20,10 @@ function refused(run: () => unknown): LpqError {
 const BROKEN: readonly (readonly [unknown, string, RegExp])[] = [
   [[], 'r.json', /expected/i],
   [{ bit: 4 }, '/bit', /is no setting/],
-  [{ bits: 9 }, '/bits', /does not take/],
-  [{ bits: '4' }, '/bits', /does not take/],
+  [{ bits: 9 }, '/bits', /has an invalid value/],
+  [{ bits: '4' }, '/bits', /has an invalid value/],
   [{ bits: 4, dtype: 'u4' }, 'r.json', /both bits and dtype/],
-  [{ method: 'awq' }, '/method', /does not take/],
+  [{ method: 'awq' }, '/method', /has an invalid value/],
   [{ rules: {} }, '/rules', /expected/i],
   [{ rules: [{ skip: true }] }, '/rules/0/match', /expected/i],
   [{ rules: [{ match: 'a' }] }, '/rules/0', /says nothing/],
