@@ -44,7 +44,7 @@ export const CODES = {
   LPQ_HUB_SERVER: row(3, 'The Hub answered with a server error.'),
   LPQ_HUB_TIMEOUT: row(3, 'The Hub did not answer in time.'),
   LPQ_HUB_UNREACHABLE: row(3, 'The Hub cannot be reached.'),
-  LPQ_IMATRIX: row(4, 'A file is no importance matrix, or not one of this model.'),
+  LPQ_IMATRIX: row(4, 'A file is not an importance matrix, or not one of this model.'),
   LPQ_INTERNAL: row(3, 'A defect in lpq itself; please report it.'),
   LPQ_JOURNAL: row(4, 'The journal of a stopped run is malformed.'),
   LPQ_KERNEL_TUNING: row(4, 'Stored kernel settings are malformed, or belong to another device, driver or version.'),

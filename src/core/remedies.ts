@@ -40,7 +40,7 @@ export const REMEDIES: Readonly<Record<ErrorCode, string>> = {
   LPQ_HUB_TIMEOUT: 'Try again; `HF_HUB_DOWNLOAD_TIMEOUT` and `HF_HUB_ETAG_TIMEOUT` allow more seconds.',
   LPQ_HUB_UNREACHABLE: 'Check the network, `HTTPS_PROXY` and `HF_ENDPOINT`, or give a directory.',
   LPQ_IMATRIX: 'Make one with `--save-stats DIR --save-imatrix FILE`, or with llama-imatrix.',
-  LPQ_INTERNAL: 'Report it with the output under `--verbose`.',
+  LPQ_INTERNAL: 'Report it with the output of `--verbose`.',
   LPQ_JOURNAL: 'Discard the partial output with `--restart`.',
   LPQ_KERNEL_TUNING: 'Tune on this machine: `lpq bench kernels --device cuda --tune`.',
   LPQ_LAYOUT: 'Correct the declaration of the layout.',

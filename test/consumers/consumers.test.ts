@@ -134,10 +134,8 @@ async function prepareSingles(dir: string, { name, source }: Case): Promise<void
 }
 
 /** DIR/NAME as `lpq pack` makes it, and beside it what its readers must find. */
-async function prepare(
-  dir: string,
-  { name, source, target, options, rules, how, ranges, imatrix }: Case,
-): Promise<string> {
+async function prepare(dir: string, given: Case): Promise<string> {
+  const { name, source, target, options, rules, how, ranges, imatrix } = given;
   const known = path.join(ARCHITECTURES, source);
   if (how === 'single_experts') {
     await prepareSingles(dir, given);
@@ -157,7 +155,7 @@ async function prepare(
     await run('logits', out, '--ids', path.join(dir, 'ids.safetensors'), '-o', `${out}.logits.safetensors`);
   rmSync(quantized, { recursive: true });
   const saved = ['--save-stats', `${out}.stats`, '--save-imatrix', `${out}.imatrix.gguf`];
-  if (imatrix) await run('quantize', from, ...saved, ...CALIBRATION);
+  if (imatrix) await run('quantize', from, ...saved, ...CALIBRATION, '--products', 'f32');
   if (ranges) await writeSequences(from, path.join(dir, `${name}.calibration.safetensors`));
   return from;
 }

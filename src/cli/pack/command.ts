@@ -46,17 +46,17 @@ export function packCommand(program: Command, run: Run): Command {
         .requiredOption('-o, --output <dir>', 'directory to make'),
     )
       .optionsGroup('Run:')
-      .option('--tp <ranks>', 'tensors for each of so many ranks of tensor parallelism')
-      .option('--ep <ranks>', 'experts in files of their own for each of so many ranks of expert parallelism')
+      .option('--tp <ranks>', 'split the tensors for this number of tensor-parallel ranks')
+      .option('--ep <ranks>', 'give each of this number of expert-parallel ranks files with its experts')
       .option(
         '--source <dir>',
         'the unquantized checkpoint, a directory or a name: gguf-q2_k to gguf-q8_0 then search from its weights',
       )
       .option(
         '--imatrix <file>',
-        "llama.cpp's importance matrix (.gguf or .dat), or a directory of --save-stats: weighs the search of gguf-q2_k to gguf-q6_k",
+        "llama.cpp's importance matrix (.gguf or .dat), or a directory of --save-stats; weighs the search of gguf-q2_k to gguf-q6_k",
       )
-      .option('--shard <i/n>', 'only part i (from 0) of n, for lpq merge', parseShard)
+      .option('--shard <i/n>', 'make only part i (from 0) of n, for lpq merge', parseShard)
       .option(
         '--dry-run',
         'only show the plan: each module with the reason, disk, memory; --target may then be a list, or all',

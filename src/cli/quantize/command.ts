@@ -36,8 +36,8 @@ function calibrationOptions(command: Command): Command {
     ),
     [...TEXT_FIELDS, ...RANGE_FIELDS],
   )
-    .option('--save-stats <dir>', "save what calibration finds in the unquantized model, for other runs' --stats")
-    .option('--save-imatrix <file>', "with --save-stats: also as llama.cpp's importance matrix (.gguf, or .dat)")
+    .option('--save-stats <dir>', 'save the calibration statistics of the unquantized model, for --stats of other runs')
+    .option('--save-imatrix <file>', "with --save-stats: also save llama.cpp's importance matrix (.gguf or .dat)")
     .option('--stats <dir>', 'quantize with saved statistics: no calibration text, no forward pass');
 }
 

@@ -38,8 +38,8 @@ export function verifyCommand(program: Command, run: Run): Command {
         'the quantized checkpoint it was packed from, by lpq or another tool, a directory or a name: compare every byte with it',
       )
       .option('--seed <s>', "seed of the emulator's activations", integer('--seed', 0), 0)
-      .option('--end-to-end', 'also compare what the whole model computes and writes; needs --against')
-      .option('--imatrix <file>', 'the importance matrix that blocks of GGUF were searched with')
+      .option('--end-to-end', 'also compare the logits and the text of the whole model; needs --against')
+      .option('--imatrix <file>', 'the importance matrix that weighed the search of GGUF blocks')
       .option(
         '--source <dir>',
         'the unquantized checkpoint: for GGUF packed with --source, compare its blocks with it; with --end-to-end, for perplexity and divergence',
