@@ -86,7 +86,7 @@ std::vector<float> bias_of(const Module& m) {
   if (m.bias->shape != std::vector<int64_t>{m.n} ||
       (m.bias->dtype != LPQ_F16 && m.bias->dtype != LPQ_BF16 && m.bias->dtype != LPQ_F32))
     throw Failure("LPQ_ARTIFACT", "tensor '" + m.bias->name + "' is no bias of " + std::to_string(m.n) +
-                                        " numbers in f16, bf16 or f32");
+                                      " numbers in f16, bf16 or f32");
   for (int64_t i = 0; i < m.n; ++i) bias.push_back(bias_at(*m.bias, i));
   return bias;
 }

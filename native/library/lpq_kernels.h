@@ -312,8 +312,9 @@ LPQ_API lpq_status lpq_module_upload(lpq_context* context, const lpq_artifact* a
    No device is needed, and no context: AVX-512, AVX2 or plain C++, whichever the processor has, give the same bytes.
    A weight is packed into one block of memory of the caller's, at a multiple of 64 bytes, which may be moved, written
    to a file and read again by this ABI: its pointers are offsets. Of an artifact: layouts tilus (permuted ones, too),
-   marlin, sparse_marlin and turbomind, whatever their type. `threads`: how many share a call, the calling one among
-   them; 0: as many as the machine has processors. Calls of several threads take turns. */
+   marlin, sparse_marlin and turbomind, whatever their type; what ranks share is the whole, of which others have shares.
+   `threads`: how many share a call, the calling one among them; 0: as many as the machine has processors. Calls of
+   several threads take turns. */
 
 typedef struct lpq_cpu_codes {
   size_t size;

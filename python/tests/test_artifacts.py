@@ -1,6 +1,7 @@
 """Artifacts of `lpq pack`, whose weights lpq's verifier decoded with code of its own."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -113,3 +114,12 @@ def test_shares_that_there_are_none_of(artifacts):
             lpq.pack_share(artifact, "model.layers.0.mlp.down_proj", n=(0, 256), k=(0, 96))
         with pytest.raises(lpq.Error, match=r"not inside the module's \[256, 768\]"):
             lpq.pack_share(artifact, "model.layers.0.mlp.down_proj", n=(128, 257), k=(0, 768))
+
+
+@pytest.mark.parametrize(("key", "value", "wrong"), [("count", "2", "5"), ("count", "2", "0"), ("split", '"k"', '"m"')])
+def test_ranks_that_cannot_share_a_module(artifacts, tmp_path, key, value, wrong):
+    changed = copied(artifacts, tmp_path / "changed", "ranks")
+    manifest = (changed / "lpq.json").read_text()
+    (changed / "lpq.json").write_text(re.sub(rf'"{key}": ?{value}', f'"{key}": {wrong}', manifest))
+    with pytest.raises(lpq.Error, match="its ranks cannot share"):
+        lpq.Artifact(changed)

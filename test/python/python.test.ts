@@ -21,13 +21,20 @@ const library = path.join(process.env.LPQ_BUILD_DIR ?? path.join(root, 'native',
 
 const W4 = ['--bits', '4', '--group-size', '64'];
 // `shifts`: turbomind rounds -zero * scale to f16, so that weights with zero points are not those of the codes.
-const CASES: readonly { name: string; target: string; options: readonly string[]; shifts?: boolean }[] = [
+const CASES: readonly {
+  name: string;
+  target: string;
+  options: readonly string[];
+  packing?: readonly string[];
+  shifts?: boolean;
+}[] = [
   { name: 'tilus', target: 'tilus', options: W4 },
   { name: 'sm80', target: 'sm80', options: W4 },
   { name: 'sm89', target: 'sm89', options: ['--dtype', 'f6e3m2', '--group-size', '128'] },
   { name: 'sm90', target: 'sm90', options: ['--bits', '3', '--group-size', '32', '--asym'] },
   { name: 'marlin', target: 'marlin', options: W4 },
   { name: 'turbomind', target: 'turbomind', options: W4 },
+  { name: 'ranks', target: 'sm90', options: ['--bits', '3', '--group-size', '64', '--asym'], packing: ['--tp', '2'] },
   { name: 'shifted', target: 'turbomind', options: [...W4, '--asym'], shifts: true },
 ];
 /** The first is read by tests of its own. */
@@ -44,10 +51,10 @@ test('the Python package: its products, artifacts in it and in transformers', { 
   const ids = path.join(dir, 'ids.safetensors');
   const data = Int32Array.from({ length: 32 }, (_, i) => i + 3);
   await writeSafetensors(ids, [{ name: 'input_ids', dtype: 'I32', shape: [1, 32], data }]);
-  for (const { name, target, options } of cases) {
+  for (const { name, target, options, packing = [] } of CASES) {
     const [quantized, packed] = [path.join(dir, `${name}.q`), path.join(dir, name)];
     await run('quantize', model, '-o', quantized, '--method', 'rtn', '--no-report', ...options);
-    await run('pack', quantized, '--target', target, '-o', packed);
+    await run('pack', quantized, '--target', target, '-o', packed, ...packing);
     await run('logits', packed, '--ids', ids, '-o', `${packed}.logits.safetensors`);
     await writeDecoded(quantized, packed, `${packed}.expected.safetensors`);
   }
