@@ -5,8 +5,8 @@ import type { Mamba2Core, MambaCore } from '../model/mixers/plan-mamba.js';
 import type { NormPlan } from '../model/plan.js';
 import type { Batch } from '../model/program.js';
 import { weightOf } from '../model/weights.js';
+import { smoothed } from './convolution.js';
 import { headsOf, joinHeads } from './heads.js';
-import { smoothed } from './mixers.js';
 import type { Tape, Value } from './tape.js';
 
 /** What a state space's last linear reads, of what its first makes (src/model/mixers/mamba.ts). */
