@@ -70,11 +70,7 @@ export function planPack(checkpoint: CanonicalCheckpoint, targetName: string, ra
     target,
     expertRanks: experts,
     requested: targetName,
-    notes: [
-      ...(redirect ? [redirect.note] : []),
-      ...readerLimits(target, model),
-      ...lostScales(checkpoint.manifest, target),
-    ],
+    notes: [...(redirect?.note === undefined ? [] : [redirect.note]), ...readerLimits(target, model)],
     carried,
     facts: new Map([...modules].map(([name, { facts }]) => [name, facts])),
     refusal: refusal(checkpoint.dir, target, decisions, roles, ranks),

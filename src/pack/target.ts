@@ -102,7 +102,7 @@ export interface PackTarget {
   preview?(module: CanonicalModule, facts: ModuleFacts): NoForm | undefined;
   /** Decides by the manifest alone; nothing is read or written. */
   plan(name: string, module: CanonicalModule, facts: ModuleFacts): Decision;
-  /** The target to use instead once all modules are known, with a sentence that says why. */
+  /** The target to use instead once all modules are known, with a sentence that says why if it is another. */
   resolve?(modules: ReadonlyMap<string, { module: CanonicalModule; facts: ModuleFacts }>): Redirect | undefined;
   /** The tensors that the plan listed, computed. The caller disposes of them. Throws LPQ_PACK naming the module. */
   pack(job: PackJob): Promise<Map<string, Tensor>>;
@@ -117,5 +117,6 @@ export interface PackTarget {
 
 export interface Redirect {
   readonly target: PackTarget;
-  readonly note: string;
+  /** None where the target only settles what belongs together. */
+  readonly note?: string;
 }

@@ -1,4 +1,5 @@
 import { LpqError } from '../../core/error.js';
+import { siblingsOf } from '../../pack/siblings.js';
 import type { Decision } from '../../pack/target.js';
 import { PACK_TARGETS, packTarget } from '../../pack/targets/index.js';
 import { table } from '../terminal/table.js';
@@ -31,22 +32,13 @@ export function columnOf(
   }
 }
 
-/** Linears that engines fuse, by the last part of their names. */
-const FUSED = [
-  ['q_proj', 'k_proj', 'v_proj'],
-  ['gate_proj', 'up_proj'],
-  ['w1', 'w3'],
-];
-
 /** Siblings of which a target takes one otherwise than another: their engine cannot fuse them. */
 export function disagreements({ target, decisions }: Column): string[] {
   const seen = new Map<string, Map<string, string[]>>();
   for (const [name, decision] of decisions) {
-    const cut = name.lastIndexOf('.');
-    const last = name.slice(cut + 1);
-    const family = FUSED.findIndex((names) => names.includes(last));
-    if (family < 0) continue;
-    const key = `${name.slice(0, cut)} ${family}`;
+    const key = siblingsOf(name);
+    if (key === undefined) continue;
+    const last = name.slice(name.lastIndexOf('.') + 1);
     const forms = seen.get(key) ?? new Map<string, string[]>();
     const form = decision.action === 'fallback' ? decision.form : decision.layout;
     forms.set(form, [...(forms.get(form) ?? []), last]);

@@ -4,6 +4,7 @@ import { type Choose, tileTarget } from '../layout-target.js';
 import { marlinLayout } from '../layouts/marlin.js';
 import { tilusLayout } from '../layouts/tilus.js';
 import { turbomindLayout } from '../layouts/turbomind.js';
+import { oneLayoutForSiblings } from '../siblings.js';
 import type { PackTarget } from '../target.js';
 
 /**
@@ -19,6 +20,10 @@ const ampere: Choose = (name, module, facts) => {
       fit: marlin,
       why: "marlin, because it is symmetric, has 4 bits and fits MARLIN's tiles without padding, on a device that MARLIN is for.",
     };
+  return withoutMarlin(name, module, facts);
+};
+
+const withoutMarlin: Choose = (name, module, facts) => {
   const turbo = turbomindLayout.fit(name, module, facts);
   if (fits(turbo) && module.type.slice(1) === '4' && unpadded(module, turbo.padded))
     return {
@@ -28,6 +33,10 @@ const ampere: Choose = (name, module, facts) => {
     };
   return own(name, module, facts, 'neither marlin nor turbomind takes its type and shape without padding');
 };
+
+/** For siblings of which some would get another layout. */
+const alike: Choose = (name, module, facts) =>
+  own(name, module, facts, 'neither marlin nor turbomind takes all of its siblings without padding');
 
 /** Ada and Hopper: on an H200 MARLIN's kernel reads weights at 0.8 to 2.4 TB/s of the 4.2 that a copy reaches. */
 const newer: Choose = (name, module, facts) =>
@@ -48,10 +57,17 @@ function unpadded({ shape }: CanonicalModule, padded: readonly number[]): boolea
   return shape[0] === padded[0] && shape[1] === padded[1];
 }
 
+/** q, k and v, gate and up get one layout, so that kernels can join them. */
+function ampereTarget(name: string, describe: string): PackTarget {
+  const target = (choose: Choose) => tileTarget(name, describe, choose);
+  const inTurn = [target(ampere), target(withoutMarlin), target(alike)] as const;
+  return { ...inTurn[0], resolve: (modules) => ({ target: oneLayoutForSiblings(inTurn, modules) }) };
+}
+
 /** One target a generation: the layout of each module is chosen by its type and shape, and the notes say why. */
 export const HARDWARE: readonly PackTarget[] = [
-  tileTarget('sm80', 'A100: marlin, turbomind or tilus, to suit each module', ampere),
-  tileTarget('sm86', 'RTX 30, A10: marlin, turbomind or tilus, to suit each module', ampere),
+  ampereTarget('sm80', 'A100: marlin, turbomind or tilus, to suit each module'),
+  ampereTarget('sm86', 'RTX 30, A10: marlin, turbomind or tilus, to suit each module'),
   tileTarget('sm89', 'RTX 40, L40S: tilus for every type', newer),
   tileTarget('sm90', 'H100, H200: tilus for every type', newer),
 ];

@@ -116,7 +116,7 @@ test('lost pages read as zeros on every thread, the file is named, also once it 
   assert.equal(ran.status, 0, String(ran.stderr));
   assert.equal(
     ran.stdout,
-    `7 0 0 0 7\nLPQ_FILE ${file} could not be read completely: it was truncated while lpq read it\n`,
+    `7 0 0 0 7\nLPQ_FILE ${file} could not be read completely: it was truncated while it was read\n`,
   );
 });
 

@@ -122,7 +122,7 @@ test('what has no page is refused', () => {
   refused(scheme(4), { headDim: 128, tokens: 100 }, /100 tokens/);
   refused(scheme(2), { headDim: 96, tokens: 256 }, /96 dims/);
   refused(scheme(4), { headDim: 80, tokens: 128 }, /32 dims do not divide heads of 80/);
-  refused({ ...scheme(4), form: 'turbomind' }, { headDim: 128, tokens: 64 }, /one scale a token/);
+  refused({ ...scheme(4), form: 'turbomind' }, { headDim: 128, tokens: 64 }, /one scale for each token/);
   assert.throws(() => valueTile(2, 32), LpqError);
 });
 

@@ -151,7 +151,7 @@ test('mixtures: groups, scoring, shared experts and dense blocks as published co
   rejects({ ...v3, n_group: 3 }, 'LPQ_CONFIG', /n_group.*does not divide/);
   rejects({ ...v3, n_group: 8, topk_group: 4 }, 'LPQ_CONFIG', /n_group.*groups of one/);
   rejects({ ...v3, topk_group: 3 }, 'LPQ_CONFIG', /topk_group/);
-  rejects({ ...v3, num_experts_per_tok: 5 }, 'LPQ_CONFIG', /num_experts_per_tok.*to choose from/);
+  rejects({ ...v3, num_experts_per_tok: 5 }, 'LPQ_CONFIG', /num_experts_per_tok.*exceeds/);
   rejects({ ...v3, scoring_func: 'relu' }, 'LPQ_CONFIG', /scoring_func/);
   rejects({ ...v2, topk_method: 'noaux_tc' }, 'LPQ_CONFIG', /topk_method/);
   rejects({ ...CONFIGS.gpt_oss, swiglu_limit: 0 }, 'LPQ_CONFIG', /swiglu_limit/);
@@ -230,7 +230,7 @@ test('an unknown architecture is answered with the nearest one and the keys that
 test('a config that cannot be read is refused with the key and the directory', () => {
   const llama = CONFIGS.llama!;
   rejects({ ...llama, model_type: 'mamba' }, 'LPQ_ARCH_UNKNOWN', /models\/test/);
-  rejects({ ...llama, architectures: ['LlamaForSequenceClassification'] }, 'LPQ_ARCH_UNKNOWN', /no table/);
+  rejects({ ...llama, architectures: ['LlamaForSequenceClassification'] }, 'LPQ_ARCH_UNKNOWN', /does not know/);
   rejects({}, 'LPQ_ARCH_UNKNOWN', /config.json/);
   rejects({ ...llama, hidden_size: undefined }, 'LPQ_CONFIG', /hidden_size/);
   rejects({ ...llama, hidden_size: '64' }, 'LPQ_CONFIG', /hidden_size/);
