@@ -10,7 +10,7 @@ import { transformers } from './table/transformers.js';
 import { vllm } from './table/vllm.js';
 import { vllmLpq } from './table/vllm-lpq.js';
 
-export const ENGINES: readonly Engine[] = [vllm, vllmLpq, sglang, transformers, lmdeploy, tensorrtLlm, llamaCpp, lpq];
+export const ENGINES: readonly Engine[] = [vllm, sglang, transformers, lmdeploy, tensorrtLlm, llamaCpp, vllmLpq, lpq];
 
 const ALIASES: Readonly<Record<string, string>> = {
   hf: 'Use --for transformers.',

@@ -55,6 +55,20 @@ export function engineTarget(engine: Engine, modules: ReadonlyMap<string, QuantS
   return first.target;
 }
 
+/** The first of the engines, untried ones aside, that reads modules of all these schemes; undefined if none does. */
+export function firstEngine(engines: readonly Engine[], schemes: readonly QuantScheme[]): Engine | undefined {
+  const modules = new Map(schemes.map((scheme, i) => [String(i), scheme]));
+  const model = { dtype: undefined, experts: 'none' } as const;
+  return engines.find((engine) => {
+    try {
+      return engine.evidence !== 'untried' && engineTarget(engine, modules, model) !== '';
+    } catch (error) {
+      if (error instanceof LpqError) return false;
+      throw error;
+    }
+  });
+}
+
 function formOf(engine: Engine, scheme: QuantScheme, model: EngineModel, module?: string): EngineForm {
   const form = engine.forms.find((each) => each.takes(scheme));
   const about = module === undefined ? '' : ` of '${module}'`;

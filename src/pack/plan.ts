@@ -43,7 +43,7 @@ const MOST_RANKS = 1024;
  */
 export function planPack(checkpoint: CanonicalCheckpoint, targetName: string, ranks = 1, experts = 1): PackPlan {
   if (!Number.isSafeInteger(ranks) || ranks < 1 || ranks > MOST_RANKS)
-    throw new LpqError('LPQ_USAGE', '--tp is no number of ranks', { got: ranks, expected: `1 to ${MOST_RANKS}` });
+    throw new LpqError('LPQ_USAGE', '--tp is not a number of ranks', { got: ranks, expected: `1 to ${MOST_RANKS}` });
   const modules = new Map(
     checkpoint
       .moduleNames()

@@ -97,7 +97,7 @@ export async function verifyArtifact(options: VerifyOptions): Promise<VerifyRepo
     if (manifest.kvScales) recorder.detail('kv', 'FP8, a scale for the keys and one for the values of each attention');
     else if (!manifest.kv) recorder.detail('kv', 'lpq.json has no KV cache scheme');
     else if (!('form' in manifest.kv)) recorder.detail('kv', 'it is simulated (docs/fmpq.md), not packed');
-    else if (!options.cache) recorder.detail('kv', 'not asked for');
+    else if (!options.cache) recorder.detail('kv', 'not requested');
     else {
       const caches = [{ maker: options.cache.reference, device: runtime }];
       if (kernel) caches.push({ maker: options.cache.kernel, device: kernel });
@@ -111,14 +111,14 @@ export async function verifyArtifact(options: VerifyOptions): Promise<VerifyRepo
       modules.push(report);
       options.onModule?.(report, modules.length, names.length);
     }
-    if (!emulate) recorder.detail('emulator', 'not asked for');
+    if (!emulate) recorder.detail('emulator', 'not requested');
     else if (!modules.some(({ emulatorRatio }) => emulatorRatio !== undefined))
       recorder.detail('emulator', `no module of target ${manifest.target} has an fp16 kernel to emulate`);
     if (!kernel) recorder.detail('kernel', 'no device was requested, or there is none');
     else if (!modules.some(({ kernelRatio }) => kernelRatio !== undefined))
       recorder.detail('kernel', `lpq has no kernel for the modules of target ${manifest.target}`);
     const endToEnd = await options.endToEnd?.(recorder);
-    if (!endToEnd) recorder.detail('end-to-end', 'not asked for');
+    if (!endToEnd) recorder.detail('end-to-end', 'not requested');
     return recorder.report(options, manifest.target, modules, started, endToEnd);
   } finally {
     weights?.close();

@@ -25,7 +25,7 @@ export async function init(
       hint: 'Choose another path with -o, or remove it first; lpq never overwrites.',
     });
   if (!input.isTTY)
-    throw new LpqError('LPQ_USAGE', 'lpq init asks questions, and stdin is no terminal', {
+    throw new LpqError('LPQ_USAGE', 'lpq init asks questions, and stdin is not a terminal', {
       hint: 'Run it in a terminal, or let lpq quantize MODEL -o OUT --bits 4 --print-recipe print a recipe.',
     });
   const { ask } = await import('./questions.js');

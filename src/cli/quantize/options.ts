@@ -171,7 +171,7 @@ function redoOf(flags: QuantizeFlags, method: Method): Redo | undefined {
   try {
     return { match: new RegExp(redo), from };
   } catch (cause) {
-    throw new LpqError('LPQ_USAGE', `--redo '${redo}' is no regular expression`, {
+    throw new LpqError('LPQ_USAGE', `--redo '${redo}' is not a regular expression`, {
       got: (cause as Error).message,
       expected: "for example 'layers\\.[0-3]\\..*down_proj'",
       cause,

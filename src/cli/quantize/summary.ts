@@ -1,5 +1,8 @@
 import type { Evaluation } from '../../../formats/report/schema.js';
 import { counted } from '../../core/words.js';
+import type { Engine } from '../../engines/engine.js';
+import { ENGINES } from '../../engines/index.js';
+import { firstEngine } from '../../engines/settle.js';
 import type { BlockLine, ModuleLine } from '../../quantize/events.js';
 import type { QuantizeSummary } from '../../quantize/run.js';
 import { mean } from '../../report/groups.js';
@@ -7,6 +10,7 @@ import { type Verdict, verdictOf, worstModules } from '../../report/verdict.js';
 import { line } from '../terminal/terminal.js';
 import { bytes, duration, significant } from '../terminal/units.js';
 import type { QuantizeOptions } from './options.js';
+import { schemesFrom } from './schemes.js';
 
 /** A module, where every one is told. */
 export function moduleLine(row: ModuleLine): string {
@@ -70,7 +74,7 @@ export function finished(
 
 /** What was reached, and what to do next. */
 function reached(
-  { output, source, packTarget, reportAs, shard }: QuantizeOptions,
+  { output, source, packTarget, reportAs, shard, settings, rules }: QuantizeOptions,
   modules: readonly ModuleLine[],
   { says, because }: Verdict,
   evaluation: Evaluation | undefined,
@@ -87,8 +91,15 @@ function reached(
   const steps = [
     ...(evaluation ? [] : [`${measure}   what it costs`]),
     ...(packTarget === undefined
-      ? [line`lpq pack ${output} --for vllm -o OUT   or another engine: docs/engines.md`]
+      ? [line`lpq pack ${output} --for ${engineFor({ settings, rules })} -o OUT   or another engine: docs/engines.md`]
       : [line`lpq verify ${output}-${packTarget} --against ${output}   proves the packed bytes`]),
   ];
   return `${quality.join('')}${steps.map((step, i) => `${i === 0 ? 'next    ' : '        '} ${step}\n`).join('')}`;
+}
+
+/** The name of the first engine that reads what these settings make. */
+function engineFor({ settings, rules }: Pick<QuantizeOptions, 'settings' | 'rules'>): string {
+  const { scheme, rules: others } = schemesFrom(settings, rules);
+  const schemes = others.flatMap((rule) => (rule.scheme === 'skip' ? [] : [rule.scheme]));
+  return (firstEngine(ENGINES, [scheme, ...schemes]) ?? (ENGINES.at(-1) as Engine)).name;
 }

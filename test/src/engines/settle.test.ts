@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { LpqError } from '../../../src/core/error.js';
 import { ENGINES, engineNamed } from '../../../src/engines/index.js';
-import { engineTarget, settle } from '../../../src/engines/settle.js';
+import { engineTarget, firstEngine, settle } from '../../../src/engines/settle.js';
 import { schemeFromOptions } from '../../../src/quantize/scheme.js';
 
 const dense = { dtype: 'bfloat16', experts: 'none' } as const;
@@ -99,4 +99,17 @@ test('engines by name: slips, other words, and those of which nothing was made s
   assert.match(refusal(() => engineNamed('sglang', false)).hint ?? '', /--untested/);
   assert.equal(engineNamed('sglang', true).title, 'SGLang');
   assert.match(refusal(() => engineNamed('tensorrt-llm', false)).hint ?? '', /--untested/);
+});
+
+test('the first engine that reads all types is named, one that nobody ran never', () => {
+  const first = (...options: Parameters<typeof schemeFromOptions>[0][]) =>
+    firstEngine(
+      ENGINES,
+      options.map((each) => schemeFromOptions(each)),
+    )?.name;
+  assert.equal(first({ bits: 4 }), 'vllm');
+  assert.equal(first({ bits: 3 }), 'transformers');
+  assert.equal(first({ bits: 4 }, { bits: 3 }), 'transformers');
+  assert.equal(first({ bits: 5, asym: true, groupSize: '32' }), 'transformers');
+  assert.equal(first({ dtype: 'f6e3m2' }), 'vllm+lpq');
 });

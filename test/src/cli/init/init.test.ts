@@ -57,7 +57,7 @@ test('answers that end early, an existing file and a stdin that is no terminal a
   });
   const piped = await lpq(['init', '-o', file]);
   assert.equal(piped.code, 2, piped.stderr);
-  assert.match(piped.stderr, /stdin is no terminal/);
+  assert.match(piped.stderr, /stdin is not a terminal/);
   assert.throws(() => readFileSync(file));
   writeFileSync(file, 'mine');
   const there = await lpq(['init', '-o', file]);

@@ -25,7 +25,7 @@ test('quantize --redo: what does not go together is refused before any work', as
   const cases: [args: string[], code: string, says: RegExp][] = [
     [['--redo', 'mlp'], 'LPQ_USAGE', /--redo has no effect alone/],
     [['--from', dir], 'LPQ_USAGE', /--from has no effect alone/],
-    [['--redo', '(', '--from', dir], 'LPQ_USAGE', /'\(' is no regular expression/],
+    [['--redo', '(', '--from', dir], 'LPQ_USAGE', /'\(' is not a regular expression/],
     [['--redo', 'mlp', '--from', dir, '--shard', '0/2'], 'LPQ_USAGE', /does not go with --shard/],
     [['--redo', 'mlp', '--from', dir, '--dry-run'], 'LPQ_USAGE', /does not go with --dry-run/],
     [['--redo', 'mlp', '--from', model], 'LPQ_CANONICAL', /lpq\.json cannot be read/],

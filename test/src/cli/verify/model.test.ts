@@ -69,7 +69,7 @@ test('a packed model computes and writes what the quantized one does; another on
   assert.match(own[1].message, /writes a different text than .*other from token \d+ on/);
 
   const unasked = await run('verify', packed, '--device', 'cpu');
-  assert.deepEqual([check(unasked.last).status, check(unasked.last).detail], ['skipped', 'not asked for']);
+  assert.deepEqual([check(unasked.last).status, check(unasked.last).detail], ['skipped', 'not requested']);
   for (const [args, words] of [
     [['--end-to-end'], /--end-to-end needs the checkpoint that was packed/],
     [['--source', model], /--source has no effect without --end-to-end/],
