@@ -70,7 +70,11 @@ export function planPack(checkpoint: CanonicalCheckpoint, targetName: string, ra
     target,
     expertRanks: experts,
     requested: targetName,
-    notes: [...(redirect?.note === undefined ? [] : [redirect.note]), ...readerLimits(target, model)],
+    notes: [
+      ...(redirect?.note === undefined ? [] : [redirect.note]),
+      ...readerLimits(target, model),
+      ...lostScales(checkpoint.manifest, target),
+    ],
     carried,
     facts: new Map([...modules].map(([name, { facts }]) => [name, facts])),
     refusal: refusal(checkpoint.dir, target, decisions, roles, ranks),
