@@ -97,7 +97,7 @@ test('two tokens before a text; windows that leave nothing to score are refused'
   assert.equal(got.tokens, got.windows * (CTX - 3));
   await assert.rejects(
     textPerplexity(rt, two, file, { ctx: 3 }),
-    designed('LPQ_USAGE', /3 tokens leave no room .* behind the 2 .*at least 4/s),
+    designed('LPQ_USAGE', /3 tokens leave no room .* after the 2 .*at least 4/s),
   );
   assert.equal((await textPerplexity(rt, two, file, { ctx: 4 })).tokens % 1, 0);
 });
