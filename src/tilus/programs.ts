@@ -6,7 +6,15 @@ import type { Source } from './language/ast.js';
 import { parse } from './language/parse.js';
 
 /** Programs that lpq has, each a file of share/tilus. */
-export const PROGRAMS = ['matmul', 'transform', 'dequantize', 'sum', 'hopper', 'transform_hopper'] as const;
+export const PROGRAMS = [
+  'matmul',
+  'transform',
+  'dequantize',
+  'sum',
+  'fragments',
+  'hopper',
+  'transform_hopper',
+] as const;
 
 const folder = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..', '..', '..', 'share', 'tilus');
 

@@ -2,7 +2,7 @@ import { localCount } from '../layout/layout.js';
 import { layoutMap } from './check/layout-map.js';
 import type { Program, RegisterTensor } from './check/program.js';
 import { SHARED_LIMITS } from './check/shared.js';
-import { describe } from './compile/compile.js';
+import { describe } from './compile/header.js';
 import { visit } from './compile/ranges.js';
 import { wordsOf, written } from './compile/unit.js';
 

@@ -84,6 +84,9 @@ export function printValue(value: Value): string {
 }
 
 class Checker {
+  /** Variables of the loops around a statement. */
+  private readonly loops = new Set<string>();
+
   constructor(private readonly scope: Scope) {}
 
   statements(list: readonly Statement[]): Node[] {
@@ -95,6 +98,7 @@ class Checker {
     switch (statement.kind) {
       case 'assign': {
         const value = this.scope.number(statement.value, where);
+        if (this.loops.has(statement.name)) refuse(where, `${statement.name} counts a loop, which alone sets it`);
         const fresh = this.scope.addScalar(statement.name, where);
         return [{ ...where, op: 'assign', name: statement.name, value, fresh }];
       }
@@ -123,7 +127,10 @@ class Checker {
         if (this.scope.find(variable) !== undefined) refuse(where, `${variable} exists already`);
         const body = this.scope.block(() => {
           this.scope.addScalar(variable, where);
-          return this.statements(statement.body);
+          this.loops.add(variable);
+          const nodes = this.statements(statement.body);
+          this.loops.delete(variable);
+          return nodes;
         });
         return [{ ...where, op: 'for', variable, start, end, step, body }];
       }

@@ -36,6 +36,13 @@ export const FUNCTIONS: Readonly<Record<string, Make>> = {
     const ones = Array.from({ length: rank }, () => 1);
     return product(layout(ones, [], [-count], []), local(...ones));
   },
+  /** Any layout by its four attributes (Tilus, section 5): layout([16, 8], [2, 8, 4, 2], [1, 2], [0, 3]). */
+  layout: (args) => {
+    if (args.length !== 4 || !args.every((each): each is readonly Value[] => Array.isArray(each))) return undefined;
+    const lists = args.map((list) => list.filter(isNumber));
+    if (lists.some((list, i) => list.length !== args[i]!.length)) return undefined;
+    return layout(...(lists as [number[], number[], number[], number[]]));
+  },
   threads: ([value]) => (value !== undefined && isLayout(value) ? threadCount(value) : undefined),
   elements: ([value]) => (value !== undefined && isLayout(value) ? localCount(value) : undefined),
   size: ([value, dim]) => (value !== undefined && isLayout(value) && isNumber(dim) ? value.shape[dim] : undefined),

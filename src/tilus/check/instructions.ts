@@ -57,7 +57,7 @@ export const INSTRUCTIONS: Readonly<Record<string, Rule>> = {
     ),
   ),
   Neg: { args: ['a', 'out?'], makes: 1, check: negate },
-  Cast: { args: ['a', 'dtype', 'out?'], makes: 1, check: cast },
+  Cast: { args: ['a', 'dtype', 'layout?', 'out?'], makes: 1, check: cast },
   View: { args: ['a', 'dtype?', 'layout?', 'out?'], makes: 1, check: view },
   Dot: { args: ['a', 'b', 'c', 'out?'], makes: 1, check: dot },
   Synchronize: { args: [], makes: 0, check: () => ({ op: 'Synchronize' }) },
@@ -84,7 +84,7 @@ function output(call: Call, dtype: RegisterTensor['dtype'], layout: RegisterTens
 }
 
 function blockIndices(call: Call): Action {
-  for (const name of call.outputs) call.scope.addScalar(name, call);
+  for (const name of call.outputs) if (!call.scope.addScalar(name, call)) refuse(call, `${name} exists already`);
   return { op: 'BlockIndices', outputs: call.outputs };
 }
 
@@ -93,7 +93,7 @@ function allocateRegister(call: Call): Action {
   const dtype = scope.type(given(call, 'dtype'), call);
   const init = call.args.get('init');
   const out = scope.register(call.outputs[0]!, dtype, scope.layout(given(call, 'layout'), call), call);
-  return { op: 'AllocateRegister', out, ...(init && { init: scope.number(init, call) }) };
+  return { op: 'AllocateRegister', out, ...(init && { init: scope.real(init, call) }) };
 }
 
 function allocate(call: Call, scope: 'global' | 'shared'): Action {
@@ -190,17 +190,12 @@ function arithmetic(call: Call, op: Arithmetic): Action {
   if (a.dtype !== b.dtype)
     refuse(call, 'both have one type', { got: `${typeOf(a)} and ${typeOf(b)}`, hint: 'Cast one of them.' });
   if (op === 'Mod' && a.dtype.kind === 'float') refuse(call, 'Mod is of integers', { got: a.dtype.name });
-  if (!fits(a, b))
+  if (!pairs(a.layout, b.layout))
     refuse(call, 'b is not laid out as a, nor as a with dimensions collapsed', {
       got: `${typeOf(a)} and ${typeOf(b)}`,
       hint: 'layout=L.collapse(d) is the layout of what all of dimension d share.',
     });
   return { op, a, b, out: output(call, a.dtype, a.layout) };
-}
-
-function fits(a: RegisterTensor, b: RegisterTensor): boolean {
-  if (sameLayout(a.layout, b.layout)) return true;
-  return broadcast(a, b) !== undefined;
 }
 
 function negate(call: Call): Action {
@@ -211,7 +206,16 @@ function negate(call: Call): Action {
 
 function cast(call: Call): Action {
   const a = call.scope.registers(given(call, 'a'), call);
-  return { op: 'Cast', a, out: output(call, call.scope.type(given(call, 'dtype'), call), a.layout) };
+  const dtype = call.scope.type(given(call, 'dtype'), call);
+  const layout = call.args.has('layout') ? call.scope.layout(given(call, 'layout'), call) : a.layout;
+  const order = layout.shape.join() === a.layout.shape.join() ? pairs(layout, a.layout) : undefined;
+  if (!order)
+    refuse(call, 'a Cast leaves every element in its thread, in another order at most', {
+      got: `${layout.shape.join(' x ')} elements, laid out otherwise`,
+      expected: typeOf(a),
+    });
+  const same = order.every((at, i) => at === i);
+  return { op: 'Cast', a, out: output(call, dtype, layout), ...(!same && { order }) };
 }
 
 function view(call: Call): Action {
@@ -239,9 +243,4 @@ function dot(call: Call): Action {
   if (typeof plan === 'string')
     refuse(call, plan, { hint: 'mma_a(T), mma_b(T) and mma_c(T) are the layouts of operands.' });
   return { op: 'Dot', a, b, c, plan, out: output(call, c.dtype, c.layout) };
-}
-
-/** Which element of b goes with each element of a in every thread; undefined where another thread holds it. */
-export function broadcast(a: RegisterTensor, b: RegisterTensor): Int32Array | undefined {
-  return pairs(a.layout, b.layout);
 }

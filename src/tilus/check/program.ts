@@ -72,7 +72,14 @@ export type Action =
   | { readonly op: 'CopyAsyncCommitGroup' | 'Synchronize' | 'Exit' }
   | { readonly op: 'CopyAsyncWaitGroup'; readonly groups: number }
   | { readonly op: Arithmetic; readonly a: RegisterTensor; readonly b: RegisterTensor; readonly out: RegisterTensor }
-  | { readonly op: 'Neg' | 'Cast' | 'View'; readonly a: RegisterTensor; readonly out: RegisterTensor }
+  | {
+      readonly op: 'Cast';
+      readonly a: RegisterTensor;
+      readonly out: RegisterTensor;
+      /** Of each element of a thread the one of `a` that it is, where the order changes. */
+      readonly order?: Int32Array;
+    }
+  | { readonly op: 'Neg' | 'View'; readonly a: RegisterTensor; readonly out: RegisterTensor }
   | {
       readonly op: 'Dot';
       readonly a: RegisterTensor;

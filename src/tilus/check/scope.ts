@@ -118,6 +118,12 @@ export class Scope implements Names {
     }
   }
   number(expr: Expr, where: Where): Expr {
+    const value = this.real(expr, where);
+    if (hasReal(value)) refuse(where, 'numbers of the block are whole', { got: printExpr(value) });
+    return value;
+  }
+  /** What registers may begin with. */
+  real(expr: Expr, where: Where): Expr {
     const value = this.value(expr, where);
     try {
       return asExpr(value, expr);
@@ -163,6 +169,14 @@ export class Scope implements Names {
       });
     return tensor;
   }
+}
+
+/** Whether a number with a point stands in an expression. */
+function hasReal(expr: Expr): boolean {
+  if (expr.kind === 'number') return expr.real === true;
+  if (expr.kind === 'binary') return hasReal(expr.a) || hasReal(expr.b);
+  if (expr.kind === 'unary') return hasReal(expr.a);
+  return expr.kind === 'call' && expr.args.some(hasReal);
 }
 
 /** f16[16, 8], for messages. */

@@ -31,72 +31,86 @@ export function castFunction(from: ElementType, to: ElementType): CastFunction |
 }
 
 /** The two codes from bit 2 B pair on, each at the bottom of a half-word. */
-function spread(bits: number): string {
+function spread(bits: number, given: boolean): string[] {
+  if (given) return [];
   const at = `bits_at(q, ${2 * bits} * pair, ${2 * bits})`;
-  if (bits === 8) return `const uint32_t x = __byte_perm(${at}, 0, 0x4140);`;
+  if (bits === 8) return [`const uint32_t x = __byte_perm(${at}, 0, 0x4140);`];
   const [low, high] = [hex(mask(bits)), hex(mask(bits) * 2 ** 16)];
-  return `const uint32_t codes = ${at};\n  const uint32_t x = (codes & ${low}) | (codes << ${16 - bits} & ${high});`;
+  return [`const uint32_t codes = ${at};`, `const uint32_t x = (codes & ${low}) | (codes << ${16 - bits} & ${high});`];
 }
 
 function pairCast(from: ElementType, bf16: boolean): CastFunction {
   const name = `${from.name}_to_${bf16 ? 'bf16x2' : 'f16x2'}`;
-  const body = from.kind === 'int' ? integerPair(from, bf16) : floatPair(from, bf16);
-  const helpers: Helper[] = ['bits_at'];
-  if (body.includes('half_to_float')) helpers.push('half_to_float');
-  const text = `// Codes 2 pair and 2 pair + 1 of ${from.name} as ${bf16 ? 'bf16' : 'f16'}.\n${HEAD} uint32_t ${name}(const uint32_t (&q)[W], int pair) {\n  ${body}\n}\n`;
-  return { name, per: 2, text, helpers };
+  const body = from.kind === 'int' ? integerPair(from, bf16, false) : floatPair(from, bf16, false);
+  const text = `// Codes 2 pair and 2 pair + 1 of ${from.name} as ${bf16 ? 'bf16' : 'f16'}.\n${HEAD} uint32_t ${name}(const uint32_t (&q)[W], int pair) {\n  ${body.join('\n  ')}\n}\n`;
+  return { name, per: 2, text, helpers: ['bits_at', ...halfHelper(body)] };
 }
 
+/** The same of two codes that stand at the bottom of both halves of a word. */
+export function givenPairCast(from: ElementType, bf16: boolean): CastFunction {
+  const name = `${from.name}_pair_to_${bf16 ? 'bf16x2' : 'f16x2'}`;
+  const body = from.kind === 'int' ? integerPair(from, bf16, true) : floatPair(from, bf16, true);
+  const text = `// Two codes of ${from.name}, each at the bottom of a half of x, as ${bf16 ? 'bf16' : 'f16'}.\n__device__ __forceinline__ uint32_t ${name}(uint32_t x) {\n  ${body.join('\n  ')}\n}\n`;
+  return { name, per: 2, text, helpers: ['bits_at', ...halfHelper(body)] };
+}
+
+const halfHelper = (body: readonly string[]): Helper[] =>
+  body.some((line) => line.includes('half_to_float')) ? ['half_to_float'] : [];
+
 /** The code or-ed into the mantissa of 1024 (f16) or 128 (bf16); signed ones with the sign flipped, which adds 2^(B-1). */
-function integerPair({ bits, signed }: ElementType, bf16: boolean): string {
+function integerPair({ bits, signed }: ElementType, bf16: boolean, given: boolean): string[] {
   const half = signed ? 2 ** (bits - 1) : 0;
   if (!bf16) {
-    const put =
-      bits === 8 ? `const uint32_t x = __byte_perm(bits_at(q, 16 * pair, 16), 0x64646464u, 0x4140);` : spread(bits);
-    const flip = bits === 8 ? twice(half) : twice(0x6400 + half);
-    const whole = 1024 + half;
-    const code = (25 << 10) + (whole - 1024);
-    return `${put}\n  return sub_f16x2(x${flip === twice(0) ? '' : ` ^ ${flip}`}, ${twice(code)});`;
+    // PRMT puts bytes where 1024 has its lower ones.
+    const bytes = bits === 8 && !given;
+    const put = bytes
+      ? ['const uint32_t x = __byte_perm(bits_at(q, 16 * pair, 16), 0x64646464u, 0x4140);']
+      : spread(bits, given);
+    const flip = twice(half + (bytes ? 0 : 0x6400));
+    return [...put, `return sub_f16x2(x${flip === twice(0) ? '' : ` ^ ${flip}`}, ${twice((25 << 10) + half)});`];
   }
   if (bits < 8) {
-    const whole = 128 + half;
-    const code = 0x8000 + (134 << 7) + (whole - 128);
-    return `${spread(bits)}\n  return fma_x2<true>(x ^ ${twice(0x4300 + half)}, ${twice(0x3f80)}, ${twice(code)});`;
+    const least = 0x8000 + (134 << 7) + half;
+    return [
+      ...spread(bits, given),
+      `return fma_x2<true>(x ^ ${twice(0x4300 + half)}, ${twice(0x3f80)}, ${twice(least)});`,
+    ];
   }
   const number = (shift: number): string =>
     signed
       ? `static_cast<float>(static_cast<int>(x << ${24 - shift}) >> 24)`
       : `static_cast<float>(x >> ${shift} & 255)`;
-  return `const uint32_t x = bits_at(q, 16 * pair, 16);\n  return cvt_x2<true>(${number(0)}, ${number(8)});`;
+  const both = `return cvt_x2<true>(${number(0)}, ${number(given ? 16 : 8)});`;
+  return given ? [both] : ['const uint32_t x = bits_at(q, 16 * pair, 16);', both];
 }
 
 /** Sign and the rest put where f16 or bf16 have theirs, then a multiplication by a power of two, which is exact. */
-function floatPair(from: ElementType, bf16: boolean): string {
+function floatPair(from: ElementType, bf16: boolean, given: boolean): string[] {
   const { bits, exponent, mantissa, bias, name } = from;
+  const codes = spread(bits, given);
   if (name === 'f8e5m2') {
     // f16 with the lower half of its mantissa 0.
-    const half = `const uint32_t x = __byte_perm(bits_at(q, 16 * pair, 16), 0, 0x1404);`;
-    if (!bf16) return `${half}\n  return x;`;
-    return `${half}\n  return cvt_x2<true>(half_to_float<false>(x), half_to_float<false>(x >> 16));`;
+    const half = given
+      ? 'const uint32_t half = x << 8;'
+      : 'const uint32_t half = __byte_perm(bits_at(q, 16 * pair, 16), 0, 0x1404);';
+    const floats = 'half_to_float<false>(half), half_to_float<false>(half >> 16)';
+    return [half, bf16 ? `return cvt_x2<true>(${floats});` : 'return half;'];
   }
   // f16 has no number at its highest exponent, which types with five exponent bits and more reach.
   if (!bf16 && exponent >= 5)
-    return `${spread(bits)}\n  return cvt_x2<false>(${floatOf(from, 'x')}, ${floatOf(from, 'x >> 16')});`;
+    return [...codes, `return cvt_x2<false>(${floatOf(from, 'x')}, ${floatOf(from, 'x >> 16')});`];
   const low = (bf16 ? 7 : 10) - mantissa;
-  const rest = mask(bits - 1) * 2 ** low;
-  const lines = [
-    spread(bits),
-    `const uint32_t number = (x << ${16 - bits} & ${twice(0x8000)}) | ${low === 0 ? `(x & ${twice(rest)})` : `(x << ${low} & ${twice(rest)})`};`,
-  ];
+  const rest = twice(mask(bits - 1) * 2 ** low);
+  const moved = low === 0 ? `(x & ${rest})` : `(x << ${low} & ${rest})`;
+  const lines = [...codes, `const uint32_t number = (x << ${16 - bits} & ${twice(0x8000)}) | ${moved};`];
   const power = (bf16 ? 127 : 15) - bias;
   const product = bf16
     ? `fma_x2<true>(number, ${twice(bf16Power(power))}, ${twice(0x8000)})`
     : `mul_x2<false>(number, ${twice(f16Power(power))})`;
-  if (name !== 'f8e4m3') return [...lines, `return ${product};`].join('\n  ');
+  if (name !== 'f8e4m3') return [...lines, `return ${product};`];
   // All ones are NaN: adding 1 carries into the bit above.
-  lines.push(`const uint32_t nan = ((number & ${twice(rest)}) + ${twice(2 ** low)}) >> ${low + 7} & ${twice(1)};`);
-  lines.push(`return ${product} | nan * 0x7fffu;`);
-  return lines.join('\n  ');
+  lines.push(`const uint32_t nan = ((number & ${rest}) + ${twice(2 ** low)}) >> ${low + 7} & ${twice(1)};`);
+  return [...lines, `return ${product} | nan * 0x7fffu;`];
 }
 
 /** A float of the code in the low bits of `x`, for types without infinities. */

@@ -16,10 +16,12 @@ const exactly = (value: number): Known => ({ low: value, high: value, divisor: M
 /** What is known of the scalars of a program: loop variables, indices of blocks, numbers that are set once. */
 export class Ranges {
   private readonly known = new Map<string, Known>();
+  /** How often each name is set. */
+  private readonly sets = new Map<string, number>();
 
   constructor(program: Program) {
     for (const { name, pointer } of program.parameters) if (!pointer) this.known.set(name, { ...UNKNOWN, low: 0 });
-    const sets = new Map<string, number>();
+    const { sets } = this;
     visit(program.body, (node) => {
       for (const name of namesSet(node)) sets.set(name, (sets.get(name) ?? 0) + 1);
     });
@@ -51,7 +53,10 @@ export class Ranges {
   /** What `inner` does where a condition holds: of `name < number` the name is less. */
   within(condition: Expr, inner: () => void): void {
     const bound = condition.kind === 'binary' && condition.op === '<' ? this.of(condition.b).high : INFINITE;
-    if (condition.kind !== 'binary' || condition.a.kind !== 'name' || bound === INFINITE) {
+    const often =
+      condition.kind === 'binary' && condition.a.kind === 'name' ? (this.sets.get(condition.a.name) ?? 0) : 0;
+    // What is set again may be anything.
+    if (condition.kind !== 'binary' || condition.a.kind !== 'name' || bound === INFINITE || often > 1) {
       inner();
       return;
     }

@@ -7,7 +7,7 @@ import { evaluate } from './evaluate.js';
 import { fault } from './fault.js';
 import { Hopper, type Surroundings } from './hopper.js';
 import { type Access, Memory } from './memory.js';
-import { printTensor } from './print.js';
+import { printMemory, printTensor } from './print.js';
 import type { Registers } from './registers.js';
 import { type Copy, copyTile, loadTile, type Mapped, placed, storeTile } from './tiles.js';
 
@@ -65,9 +65,8 @@ export class Block {
     try {
       return evaluate(expr, this.scalars);
     } catch (misfit) {
-      if (misfit instanceof Misfit)
-        fault({ ...node, block: this.indices }, undefined, `computes ${misfit.got}: ${misfit.message}`);
-      throw misfit;
+      if (!(misfit instanceof Misfit)) throw misfit;
+      return fault({ ...node, block: this.indices }, undefined, `computes ${misfit.got}: ${misfit.message}`);
     }
   }
 
@@ -235,7 +234,7 @@ export class Block {
     const text =
       tensor.scope === 'register'
         ? printTensor(tensor, this.held(tensor, node))
-        : `${tensor.name}: ${tensor.dtype.name}[${this.mapped.get(tensor.id)!.shape.join(', ')}] in ${tensor.scope} memory\n`;
+        : printMemory(this.mapped.get(tensor.id)!);
     this.machine.printed.push(text);
   }
 

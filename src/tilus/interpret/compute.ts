@@ -21,7 +21,7 @@ export function computed(node: Instruction, found: Found): Registers | undefined
       return new Uint32Array(threads * locals).fill(encode(node.out.dtype, found.number(node.init)));
     }
     case 'Cast':
-      return cast(node.a.dtype, node.out.dtype, found.held(node.a));
+      return ordered(cast(node.a.dtype, node.out.dtype, found.held(node.a)), node.order);
     case 'View':
       return view(node.a, node.out, found.held(node.a));
     case 'Neg':
@@ -40,6 +40,12 @@ export function computed(node: Instruction, found: Found): Registers | undefined
     default:
       return undefined;
   }
+}
+
+/** Elements of each thread in another order. */
+function ordered(held: Registers, order: Int32Array | undefined): Registers {
+  if (!order) return held;
+  return held.map((_, i) => held[i - (i % order.length) + order[i % order.length]!]!);
 }
 
 function arithmetic(

@@ -219,6 +219,54 @@ function addOthers(twins: Twins): void {
   }
 }
 
+/** Codes in other orders than they lie in. */
+function addOrders(twins: Twins): void {
+  const random = noise(8);
+  const words = packed(
+    8,
+    Array.from({ length: 64 * 64 }, () => random(256)),
+  );
+  const f16 = elements(
+    'f16',
+    Array.from({ length: 64 * 64 }, () => random(9) - 4),
+  );
+  for (const [P, X] of [
+    [4, 'f16'],
+    [2, 'bf16'],
+  ] as const) {
+    const settings = { P, X, N: 64, K: 64, GROUPS: 2 };
+    const args = {
+      a_ptr: elements(X, valuesOf('f16', f16)),
+      w_ptr: words,
+      s_ptr: elements(X, valuesOf('f16', f16)),
+      m: 18,
+    };
+    twins.add(`fragments ${P}`, check(program('fragments'), { settings }), args, ['c_ptr', X, 18 * 64]);
+  }
+  for (const [T, to] of [
+    ['u3', 'f16'],
+    ['i8', 'bf16'],
+    ['f8e5m2', 'f16'],
+    ['f6e3m2', 'bf16'],
+    ['u8', 'f16'],
+    ['i5', 'f32'],
+    ['u7', 'i32'],
+  ] as const) {
+    const { bits } = typeNamed(T);
+    const ordered = build('cast<1>(u8* from, O* to)', { T, O: to }, (b) =>
+      b.add(
+        `g = ViewGlobal(from, shape=[${32 * bits}])`,
+        'h = ViewGlobal(to, shape=[2, 4, 32])',
+        `u = LoadGlobal(g, layout=spatial(32).local(${bits}))`,
+        'q = View(u, dtype=T, layout=spatial(1, 1, 32).local(2, 4, 1))',
+        'w = Cast(q, O, layout=spatial(1, 1, 32).column_local(2, 4, 1))',
+        'StoreGlobal(w, h)',
+      ),
+    );
+    twins.add(`${T} to ${to}, ordered`, check(ordered), { from: words.subarray(0, 32 * bits) }, ['to', to, 256]);
+  }
+}
+
 /** What programs of their own may do besides: shared memory of every kind, orders of memory, tails, control flow, a workspace. */
 function addForms(twins: Twins): void {
   const values = Array.from({ length: 1024 }, (_, i) => (i % 61) - 30);
@@ -326,5 +374,6 @@ test('compiled text on the simulated GPU equals the interpreter bit by bit', (t)
   for (const { name } of sampled('tilus casts', QUANT_TYPES, 18)) addCasts(twins, name);
   addOthers(twins);
   addForms(twins);
+  addOrders(twins);
   twins.compare(compiler);
 });

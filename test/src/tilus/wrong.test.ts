@@ -102,6 +102,10 @@ test('programs that are wrong are refused before they run, by line and instructi
     ['wait', /it waits until 0 to 7 groups are under way$/, 'CopyAsyncWaitGroup(8)'],
     ['constant', /a number that is known before the launch is wanted$/, 'CopyAsyncWaitGroup(n)'],
     ['text', /^line 7: the text does not go on as a program does$/, 'x = LoadGlobal(g, layout=)'],
+    ['real', /^line 7, x = n \* 0.5: numbers of the block are whole$/, 'x = n * 0.5'],
+    ['whole', /numbers of the block are whole$/, `x = LoadGlobal(g, layout=${L}, offset=[0.5:, 0:])`],
+    ['indices', /b exists already$/, 'b = BlockIndices()'],
+    ['count', /i counts a loop, which alone sets it$/, 'for i in range(3):', '    i = i + 1'],
     ['division', /a division by 0$/, 's = AllocateShared(f16, [M / 0, 64])'],
   ];
   for (const [what, message, ...body] of cases) assert.match(outcome(...body), message, what);
