@@ -118,7 +118,7 @@ for (const [name, args] of sampled('killed runs', METHODS, 2))
         child.on('close', (ended) => resolve({ code: ended, stderr: said }));
       });
       clearTimeout(timer);
-      if (/going on from [1-9]/.test(stderr)) resumed++;
+      if (/continues from [1-9]/.test(stderr)) resumed++;
       if (code === null) killed++;
       else assert.equal(code, 0, stderr);
       // Killed after the output had got its name, or before it had been told so.
@@ -126,7 +126,7 @@ for (const [name, args] of sampled('killed runs', METHODS, 2))
     }
     const last = await quantize(output, ...args, '--resume');
     assert.equal(last.code, 0, last.stderr);
-    if (/going on from [1-9]/.test(last.stderr)) resumed++;
+    if (/continues from [1-9]/.test(last.stderr)) resumed++;
     check();
     t.diagnostic(
       `${killed} kills in ${tries} runs; ${resumed} runs took up finished blocks; ${finished} outputs compared`,
@@ -352,6 +352,6 @@ test('a full disk ends the run; with room it goes on and gives the same bytes', 
   if (alone.status === 77 || alone.error || /unshare:/.test(alone.stderr))
     return t.skip(`SKIPPED: no file system can be mounted here: ${alone.stderr}`);
   assert.match(alone.stdout, /LPQ_DISK_FULL .*disk is full[\s\S]*--resume[\s\S]*first 3\nout\.partial\n/);
-  assert.match(alone.stdout, /going on from [1-4] finished blocks[\s\S]*second 0/);
+  assert.match(alone.stdout, /continues from [1-4] finished blocks[\s\S]*second 0/);
   assert.deepEqual(hashes(path.join(dir, 'out')), hashes(whole));
 });
