@@ -39,7 +39,7 @@ test('models that share config.json and headers are told apart: shards that are 
   const shard = (from: string, i: number) => ['quantize', from, '-o', out, '--shard', `${i}/2`, ...RTN.slice(0, -1)];
   await done(...shard(model, 0));
   await done(...shard(other, 1));
-  await refused('LPQ_SHARDS', /of another run .*provenance differs/, 'merge', out);
+  await refused('LPQ_SHARDS', /to another run .*provenance differs/, 'merge', out);
   assert.ok(!existsSync(out));
 });
 

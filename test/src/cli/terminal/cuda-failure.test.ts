@@ -62,7 +62,7 @@ const BEFORE: readonly (readonly [string, Record<string, string>, readonly strin
     'LPQ_CUDA_MEMORY',
     [
       /no room for 1 MiB on cuda:0/,
-      /^1 MiB asked for, 0 MiB in use, 0 MiB held$/,
+      /^1 MiB requested, 0 MiB in use, 0 MiB reserved$/,
       /^at most 1 MiB in all$/,
       /--samples.*--device cpu.*--vram-limit/,
     ],
@@ -72,7 +72,7 @@ const BEFORE: readonly (readonly [string, Record<string, string>, readonly strin
     {},
     [...RTN, '--vram-limit', '1m'],
     'LPQ_CUDA_MEMORY',
-    [/no room/, /1 MiB asked for/, /at most 1 MiB in all/, /--vram-limit/],
+    [/no room/, /1 MiB requested/, /at most 1 MiB in all/, /--vram-limit/],
   ],
   [
     'no kernels',
