@@ -32,7 +32,7 @@ export const modelopt: PackTarget = layoutTarget({
   }),
 
   choose(name, module, facts): Choice | NoForm {
-    if (module.transposed) return { reason: 'its class is no Linear', remedy: 'Pack it for gptq.' };
+    if (module.transposed) return { reason: 'its class is not Linear', remedy: 'Pack it for gptq.' };
     const reasons: NoForm[] = [];
     for (const layout of LAYOUTS) {
       const fit = layout.fit(name, module, facts);
