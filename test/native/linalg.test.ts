@@ -90,6 +90,7 @@ test('products in bf16 are those of rounded operands, in linears and second mome
     for (const dtype of ['f32', 'f16', 'bf16'] as const) {
       const x = random.normals(t * k);
       const { tensor: w, values } = weights(random, dtype, [n, k]);
+      const [a, b] = [x, values].map((list) => Float64Array.from(list, toBf16)) as [Float64Array, Float64Array];
       const y = poisoned('f32', [t, n]);
       ops.linear(bf16, f32([t, k], x), w, undefined, y);
       await bf16.sync();
@@ -97,7 +98,7 @@ test('products in bf16 are those of rounded operands, in linears and second mome
       for (let i = 0; i < t; i++)
         for (let j = 0; j < n; j++)
           for (let p = 0; p < k; p++) {
-            const product = toBf16(x[i * k + p]!) * toBf16(values[j * k + p]!);
+            const product = a[i * k + p]! * b[j * k + p]!;
             want[i * n + j]! += product;
             size[i * n + j]! += Math.abs(product);
           }
@@ -112,12 +113,13 @@ test('products in bf16 are those of rounded operands, in linears and second mome
   ops.gramAccumulate(bf16, f32([t, k], a), h);
   ops.crossAccumulate(bf16, f32([t, k], a), f32([t, k], b), c);
   await bf16.sync();
-  for (const [name, other, sum] of [['gram', a, h] as const, ['cross', b, c] as const]) {
+  const [left, right] = [a, b].map((list) => Float64Array.from(list, toBf16)) as [Float64Array, Float64Array];
+  for (const [name, other, sum] of [['gram', left, h] as const, ['cross', right, c] as const]) {
     const [want, size] = [new Float64Array(k * k), new Float64Array(k * k)];
     for (let r = 0; r < t; r++)
       for (let i = 0; i < k; i++)
         for (let j = 0; j < k; j++) {
-          const product = toBf16(a[r * k + i]!) * toBf16(other[r * k + j]!);
+          const product = left[r * k + i]! * other[r * k + j]!;
           want[i * k + j]! += product;
           size[i * k + j]! += Math.abs(product);
         }

@@ -5,6 +5,7 @@ import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { execa } from 'execa';
 import { writeError } from '../../../formats/directory/write-error.js';
+import { tell } from '../../core/activity.js';
 import { LpqError } from '../../core/error.js';
 
 const native = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..', '..', '..', '..', 'native');
@@ -19,6 +20,7 @@ export async function writeCubin(output: string, text: string, arch: string): Pr
     const made = path.join(folder, 'kernel.cubin');
     writeFileSync(source, text);
     const includes = ['-I', native, '-I', path.join(native, 'include')];
+    tell('compiling with nvcc');
     const run = await execa(nvcc, ['-std=c++20', `-arch=sm_${arch}`, ...includes, '-cubin', '-o', made, source], {
       reject: false,
     });

@@ -51,14 +51,17 @@ async function runProgram(name: string, flags: RunFlags, run: Run): Promise<void
     return { parameter, file, output };
   });
   const launch = new Launch(program, args);
+  const task = run.report.task('run', launch.blocks, false);
   for (let number = 0, turn = performance.now(); number < launch.blocks; number++) {
     launch.block(number);
     if (performance.now() - turn < TURN_MS) continue;
     // Signals are heard between blocks.
     await setImmediate();
     run.interrupt.check();
+    task.update(number + 1, `block ${number + 1}`);
     turn = performance.now();
   }
+  task.end();
   const { printed, unwritten, executed } = launch.result();
   for (const { file, output } of outputs) write(file, output);
   for (const { parameter } of outputs)

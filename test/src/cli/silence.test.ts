@@ -72,6 +72,16 @@ const PHASES: readonly (readonly [command: string, args: readonly string[], told
   ['doctor', [], []],
   ['explain', ['LPQ_FILE'], []],
   ['completion', ['bash'], []],
+  ['tilus show', ['matmul'], []],
+  ['tilus compile', ['matmul', '-o', at('matmul.cu')], []],
+  [
+    'tilus run',
+    [
+      ...['sum', '--set', 'N=32', '--set', 'SPLIT=1', '--in', `parts_ptr=${at('parts.bin')}`, '--in', 'm=4'],
+      ...['--in', `bias_ptr=${at('parts.bin')}`, '--out', `c_ptr=${at('sum.bin')}:256`],
+    ],
+    [/run .*%/],
+  ],
   [
     'bench model',
     ['--blocks', '1', '--weights', 'dense', '--prefill', '8', '--m', '1', '--context', '16', '--passes', '1', ...CPU],
@@ -117,6 +127,7 @@ let clock: SlowClock;
 before(async () => {
   const book = readFileSync(path.join(root, 'share', 'text', 'books-valid.txt'), 'utf8');
   writeFileSync(at('text.txt'), book.slice(0, 2000));
+  writeFileSync(at('parts.bin'), new Uint8Array(4 * 4 * 32));
   writeFileSync(
     at('choices.jsonl'),
     '{"context": "The sea was", "choices": [" calm", " loud"], "answer": 0}\n'.repeat(3),

@@ -61,7 +61,7 @@ test('a file that breaks a rule of the format is refused, naming it', () => {
   refused(made({}, [EMBEDDING, EMBEDDING]), /'token_embd.weight' appears twice/);
   refused(made({}, [{ ...EMBEDDING, type: 99 }]), /type that lpq does not read.*got type 99/);
   refused(made({}, [{ ...EMBEDDING, type: 15 }]), /got Q8_K \(type 15\)/);
-  refused(made({}, [{ ...EMBEDDING, type: 8 }]), /no whole blocks of Q8_0/);
+  refused(made({}, [{ ...EMBEDDING, type: 8 }]), /not whole blocks of Q8_0/);
 });
 
 test('a model that the metadata does not describe, or describes as something else, is refused', () => {
