@@ -79,7 +79,7 @@ export const FP8_EXPERTS: ReaderLimit = {
 
 export const MODELOPT_EXPERTS: ReaderLimit = {
   applies: ({ expert }) => expert,
-  says: 'vLLM reads FP8 experts of ModelOpt with one scale a tensor, which these are not: for vLLM pack for compressed-tensors-w8a8.',
+  says: 'vLLM reads FP8 experts of ModelOpt only with one scale per tensor, and these have one scale per row: for vLLM, pack for compressed-tensors-w8a8.',
 };
 
 export const HALF_SCALES: ReaderLimit = {
