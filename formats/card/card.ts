@@ -156,7 +156,7 @@ function typesOf(modules: CardModel['modules']): { says: string; bits: number; c
     const says = [
       type,
       ...(zeros.kind === 'int' || zeros.kind === 'float' ? ['with zero points'] : []),
-      granularity.kind === 'channel' ? 'a scale a row' : `groups of ${granularity.size}`,
+      granularity.kind === 'channel' ? 'one scale per row' : `groups of ${granularity.size}`,
       `${scales.dtype} scales`,
       ...(sparsity === '2:4' ? ['2:4'] : []),
     ].join(', ');

@@ -39,7 +39,7 @@ export interface ActivationScheme {
   readonly scaleDtype?: string;
 }
 
-/** One scale a token, made while the model runs. */
+/** One scale per token, made while the model runs. */
 export const tokens = (bits: number, type: 'int' | 'float'): ActivationScheme => ({
   ...{ bits, type, strategy: 'token', dynamic: true },
 });

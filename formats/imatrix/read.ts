@@ -76,7 +76,7 @@ function openGguf(place: string): GgufFile {
     return GgufFile.open(place);
   } catch (cause) {
     if (!(cause instanceof LpqError)) throw cause;
-    throw new LpqError('LPQ_IMATRIX', `${place} is no importance matrix: ${cause.message}`, { cause, hint: HINT });
+    throw new LpqError('LPQ_IMATRIX', `${place} is not an importance matrix: ${cause.message}`, { cause, hint: HINT });
   }
 }
 
@@ -92,12 +92,12 @@ function fromLegacy(place: string, bytes: Buffer): Importance {
     return bytes.readInt32LE(at - 4);
   };
   const take = (length: number): Buffer => {
-    if (length < 0 || at + length > bytes.length) bad(`${place} is no importance matrix, or cut short`, length);
+    if (length < 0 || at + length > bytes.length) bad(`${place} is not an importance matrix, or is cut short`, length);
     at += length;
     return bytes.subarray(at - length, at);
   };
   const count = i32();
-  if (count < 1 || count > 2 ** 20) bad(`${place} is no importance matrix`, `${count} entries`);
+  if (count < 1 || count > 2 ** 20) bad(`${place} is not an importance matrix`, `${count} entries`);
   const entries = new Map<string, ImportanceEntry>();
   for (let i = 0; i < count; i++) {
     const name = take(i32()).toString('utf8');
@@ -109,7 +109,7 @@ function fromLegacy(place: string, bytes: Buffer): Importance {
   const more = at < bytes.length;
   const chunks = more ? i32() : 0;
   const dataset = more && at < bytes.length ? take(i32()).toString('utf8') : '';
-  if (at !== bytes.length) bad(`${place} goes on behind its end`, `${bytes.length - at} bytes more`);
+  if (at !== bytes.length) bad(`${place} has bytes after its end`, `${bytes.length - at} bytes more`);
   return { entries, chunks, chunkSize: 0, datasets: dataset ? [dataset] : [] };
 }
 
@@ -117,9 +117,9 @@ function checked(place: string, name: string, entry: ImportanceEntry): Importanc
   const { sums, counts } = entry;
   const fine = (value: number) => Number.isFinite(value) && value >= 0;
   if (sums.length === 0 || counts.length === 0 || sums.length % counts.length !== 0)
-    bad(`'${name}' of ${place} has ${sums.length} sums of ${counts.length} counts`);
+    bad(`'${name}' of ${place} has ${sums.length} sums and ${counts.length} counts`);
   const wrong = [...sums, ...counts].find((value) => !fine(value));
-  if (wrong !== undefined) bad(`'${name}' of ${place} holds no sums of squares`, wrong);
+  if (wrong !== undefined) bad(`'${name}' of ${place} holds numbers that are not sums of squares`, wrong);
   return entry;
 }
 

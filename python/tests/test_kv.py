@@ -123,11 +123,11 @@ def test_bad_tokens_end_in_a_sentence():
     k = torch.zeros(130, 2, 64)
     with pytest.raises(lpq.Error, match=r"keys have the shape \[130, 2, 32\]"):
         cache.fill(0, k[..., :32], k)
-    with pytest.raises(lpq.Error, match="sequence 2 is asked for, and there are 2"):
+    with pytest.raises(lpq.Error, match="sequence 2 does not exist: the cache has 2"):
         cache.fill(2, k, k)
     with pytest.raises(lpq.Error, match="131 more were given"):
         cache.fill(0, torch.zeros(131, 2, 64), torch.zeros(131, 2, 64))
-    with pytest.raises(lpq.Error, match="values hold NaN, infinity or what is beyond f16"):
+    with pytest.raises(lpq.Error, match="values hold NaN, infinity or numbers beyond f16"):
         cache.fill(0, k, torch.full_like(k, 1e5))
     cache.fill(0, k, k)
     with pytest.raises(lpq.Error, match="sequence 0 holds 130 of 130 tokens"):

@@ -79,7 +79,7 @@ function formOf(engine: Engine, scheme: QuantScheme, model: EngineModel, module?
       hint: `The nearest that it reads: ${nearest(engine, scheme).options}.`,
     });
   if (form.calibrated?.only && !model.inputScales)
-    throw new LpqError('LPQ_ENGINE', `${engine.title} reads ${form.says} with a scale of each input${about}`, {
+    throw new LpqError('LPQ_ENGINE', `${engine.title} reads ${form.says} only with a scale for each input${about}`, {
       got: printScheme(scheme),
       hint: 'Quantize with --input-scales.',
     });

@@ -271,7 +271,7 @@ export function checkModule(name: string, scheme: QuantScheme, k: number): void 
       hint,
     });
   if (granularity.kind !== 'group' || granularity.size !== BLOCK)
-    throw new LpqError('LPQ_USAGE', `--method fmpq needs a weight scale a block of ${BLOCK} channels of ${name}`, {
+    throw new LpqError('LPQ_USAGE', `--method fmpq needs one weight scale per block of ${BLOCK} channels of ${name}`, {
       got: granularity.kind === 'group' ? `--group-size ${granularity.size}` : '--group-size channel',
       expected: `--group-size ${BLOCK}`,
       hint,

@@ -56,7 +56,7 @@ export const gptq: Method = {
     {
       field: 'products',
       flags: '--products <type>',
-      help: 'what the CPU multiplies in while it calibrates: bf16, or f32, which takes twice as long (default: bf16)',
+      help: "number format of the CPU's products during calibration: bf16, or f32, which takes twice as long (default: bf16)",
       takes: ['bf16', 'f32'],
       otherwise: 'bf16',
     },

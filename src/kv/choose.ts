@@ -16,7 +16,7 @@ const GROUP = { 2: 32, 4: 128, 8: 128 } as const;
 
 /**
  * The scheme of a wish for heads of `headDim` dims. Keys by channel, or by token with a group: BitDecoding's form; by token
- * without one, 4 and 8 bits: TurboMind's, one scale a token and head and no exact tail. Throws LPQ_USAGE.
+ * without one, 4 and 8 bits: TurboMind's, one scale per token and head and no exact tail. Throws LPQ_USAGE.
  */
 export function kvSchemeOf(wish: KvWish, headDim: number): KvScheme {
   const { kv, granularity = 'channel', group } = wish;

@@ -9,7 +9,7 @@ const SIDES = [
   ['v', 'values'],
 ] as const;
 
-/** The FP8 scales of the cache that a target's readers look for, where they were calibrated. The caller disposes of the tensors. */
+/** The calibrated FP8 scales of the cache that a target's readers look for, if there are any. The caller disposes of the tensors. */
 export function kvScales(
   { kvMost: most }: Pick<CanonicalManifest, 'kvMost'>,
   target: PackTarget,
@@ -27,8 +27,8 @@ export function kvScales(
   };
 }
 
-/** What becomes of calibrated scales that a target has no place for. */
+/** The warning about calibrated scales that a target does not store. */
 export function lostScales({ kvMost }: Pick<CanonicalManifest, 'kvMost'>, target: PackTarget): string[] {
   if (!kvMost || target.kvScale) return [];
-  return [`The calibrated scales of keys and values are left out, for which ${target.name} has no place.`];
+  return [`The calibrated scales of keys and values are left out, because ${target.name} does not store them.`];
 }

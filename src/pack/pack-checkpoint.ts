@@ -117,7 +117,7 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
   if (request.importance !== undefined && !plan.target.readsSource)
     throw new LpqError(
       'LPQ_USAGE',
-      `--imatrix has no effect with target ${plan.target.name}, which searches for nothing`,
+      `--imatrix has no effect with target ${plan.target.name}, which does not search for codes`,
       {
         hint: 'Leave it out, or use gguf-q2_k to gguf-q6_k.',
       },
@@ -196,7 +196,7 @@ function requireShardable(input: CanonicalCheckpoint, { target, expertRanks }: P
     throw new LpqError('LPQ_USAGE', '--shard does not go with --ep', { hint: 'Pack in one process.' });
   if (kvScales(input.manifest, target))
     throw new LpqError('LPQ_USAGE', '--shard does not go with calibrated scales of keys and values', {
-      hint: 'Pack in one process: they are the whole model’s.',
+      hint: 'Pack in one process: these scales belong to the whole model.',
     });
 }
 

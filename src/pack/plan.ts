@@ -91,9 +91,9 @@ function requireExpertRanks(
   };
   if (experts === 1) return;
   if (!Number.isSafeInteger(experts) || experts < 1 || experts > MOST_RANKS)
-    wrong('--ep is no number of ranks', { expected: `1 to ${MOST_RANKS}` });
+    wrong('--ep is not a number of ranks', { expected: `1 to ${MOST_RANKS}` });
   if (write) wrong(`--ep does not go with target ${name}, which is one file`);
-  if (ranks > 1) wrong('--ep does not go with --tp', { hint: 'An expert is whole on its rank.' });
+  if (ranks > 1) wrong('--ep does not go with --tp', { hint: 'Leave one of them out: each rank has whole experts.' });
   const names = [...Object.keys(manifest.modules).map((each) => `${each}.weight`), ...Object.keys(manifest.carried)];
   const { least } = expertRanks(names, experts);
   if (least === 0) wrong(`${dir} has no experts with tensors of their own`, { hint: 'Leave --ep out.' });

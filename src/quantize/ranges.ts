@@ -38,7 +38,7 @@ const OF_ZEROS = 1;
 type MostOfCache = KvMost[string];
 
 /**
- * One forward pass on the CPU. An expert that saw no token has the range of the experts beside it. Throws LPQ_MODULE_NUMERICS where an
+ * One forward pass on the CPU. An expert that saw no token gets the range of the other experts. Throws LPQ_MODULE_NUMERICS if an
  * input is not finite, LPQ_USAGE for caches that hold no keys and values.
  */
 export async function observeRanges(
@@ -103,8 +103,8 @@ function attentionPlans(source: WeightSource): Map<number, AttentionPlan> {
   for (const [block, { attention }] of planSource(source).blocks.entries()) {
     if (attention.kind === 'recurrent' || attention.kind === 'nothing') continue;
     if (attention.kind !== 'attention' || attention.indexer)
-      throw new LpqError('LPQ_USAGE', `--kv-scales is for keys and values; block ${block} caches something else`, {
-        hint: 'Leave the option out for this model.',
+      throw new LpqError('LPQ_USAGE', `--kv-scales is for keys and values; block ${block} caches other tensors`, {
+        hint: 'Leave --kv-scales out for this model.',
       });
     plans.set(block, attention);
   }

@@ -5,7 +5,7 @@ import { type QuantType, quantType } from '../core/quant-type.js';
 import { constantZero } from './grid.js';
 import { GROUP_SIZES, groupSizeError, groupsFit } from './group-size.js';
 
-/** What engines call FP8: their kernels have one scale a row or for square blocks, never for a row's groups. */
+/** What engines call FP8: their kernels have one scale per row or for square blocks, never for a row's groups. */
 const FP8 = 'f8e4m3';
 
 /** Everything that determines a weight's grid; docs/internals/numerics.md has the rules. */
@@ -58,7 +58,7 @@ function ownName(dtype: string, symmetric: boolean): string {
   return own(FP8_NAMES, name) ?? dtype;
 }
 
-/** Integers of 8 bits with a scale a row, as kernels with activations of 8 bits read them (target compressed-tensors-w8a8). */
+/** Integers of 8 bits with one scale per row, as kernels with activations of 8 bits read them (target compressed-tensors-w8a8). */
 const W8A8 = 'w8a8';
 
 const FP8_NAMES: Readonly<Record<string, string>> = {
@@ -164,7 +164,7 @@ function parseGroupSize(size: number | string | undefined): Granularity {
   if (Number.isInteger(value) && value > 0 && String(size).trim() !== '') return { kind: 'group', size: value };
   throw new LpqError('LPQ_USAGE', `--group-size ${size} is neither a positive whole number nor 'channel'`, {
     got: size,
-    expected: "for example 128, or 'channel' for one scale a row",
+    expected: "for example 128, or 'channel' for one scale per row",
     hint: 'Use --group-size 128.',
   });
 }

@@ -39,7 +39,7 @@ export class Largest {
       const names = linears.map(({ name }) => name).join(', ');
       throw new LpqError('LPQ_MODULE_NUMERICS', `the input of ${names} holds NaN or infinity`, {
         cause,
-        hint: 'Look for NaN in the weights of this block and the one before.',
+        hint: 'Look for NaN in the weights of this block and the previous one.',
       });
     }
   }

@@ -24,7 +24,7 @@ export function programText(name: string): string {
     throw new LpqError('LPQ_TILUS', `lpq has no program ${name}`, {
       got: name,
       expected: PROGRAMS.join(', '),
-      hint: 'lpq tilus compile FILE takes a program of your own.',
+      hint: 'For your own program, give the path of its file.',
     });
   return readFileSync(path.join(folder, `${name}.tilus`), 'utf8');
 }

@@ -53,7 +53,7 @@ export function showMemory(program: Program, arch: keyof typeof SHARED_LIMITS): 
   const { bytes, places } = program.shared;
   const lines = [`shared memory: ${bytes} of ${SHARED_LIMITS[arch]} bytes of sm_${arch}`];
   for (const { tensor, byte } of places) lines.push(`  byte ${byte}: ${describe(tensor)}`);
-  lines.push(`registers: words of each of ${program.threads} threads, were all tensors alive at once`);
+  lines.push(`registers: words of each of ${program.threads} threads, if all tensors were live at once`);
   for (const tensor of tensors(program))
     lines.push(`  ${wordsOf(tensor)}: ${tensor.name}, ${localCount(tensor.layout)} of ${tensor.dtype.name}`);
   return `${lines.join('\n')}\n`;

@@ -14,7 +14,7 @@ import type { Tape, Value } from './tape.js';
 export function attentionWithoutGradient(plan: AttentionPlan): string | undefined {
   const { keysAsValues, kNorm, vNorm, normsLast } = plan;
   // Norms leave what they read as it is, so that both may read it.
-  return keysAsValues && (!kNorm || !vNorm || normsLast) ? 'keys that are values, too, without norms' : undefined;
+  return keysAsValues && (!kNorm || !vNorm || normsLast) ? 'keys that are also values, without norms' : undefined;
 }
 
 /** The keys that tokens of a batch see, where an indexer chooses them; the caller's to dispose of. */

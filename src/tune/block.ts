@@ -19,7 +19,7 @@ import { type GatedPlan, Tape, type Value } from './tape.js';
 export function withoutGradient({ attention, mlp, altUp, hyper, shortcut }: BlockPlan): string | undefined {
   if (altUp) return 'alternating updates';
   if (hyper) return 'hyper-connections';
-  if (shortcut) return 'experts that are added behind a later block';
+  if (shortcut) return 'experts that are added after a later block';
   if (attention.kind === 'compressed') return 'compressed attention';
   const mixing = attention.kind === 'attention' ? attentionWithoutGradient(attention) : undefined;
   return mixing ?? (mlp.kind === 'experts' ? expertsWithoutGradient(mlp) : undefined);

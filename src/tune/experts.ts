@@ -16,7 +16,7 @@ export interface Routes {
 
 /** Why a mixture cannot be trained; undefined: it can. */
 export function expertsWithoutGradient(plan: ExpertsPlan): string | undefined {
-  return plan.router.n > plan.experts.length ? 'experts that hand on what they read' : undefined;
+  return plan.router.n > plan.experts.length ? 'experts that pass their input on' : undefined;
 }
 
 /** Where a batch's tokens go, of the residual stream h. It belongs to the caller. */

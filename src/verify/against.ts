@@ -74,7 +74,7 @@ export function compareManifests(recorder: Recorder, canonical: CanonicalSide, m
   const most = verifiedTarget(manifest.target)?.kvScale ? canonical.manifest.kvMost : undefined;
   recorder.check(isDeepStrictEqual(manifest.kvScales?.most, most), {
     ...{ check, got: JSON.stringify(manifest.kvScales?.most) ?? 'none', expected: JSON.stringify(most) ?? 'none' },
-    message: 'how large keys and values are in lpq.json is not what the quantized checkpoint says',
+    message: 'the largest keys and values in lpq.json differ from those of the quantized checkpoint',
   });
 }
 

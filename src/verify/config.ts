@@ -75,7 +75,7 @@ export function checkBeside(recorder: Recorder, dir: string, target: string, con
   } catch {
     found = undefined; // missing or no JSON: as wrong as another statement
   }
-  const message = `${beside.file} does not say what quantization_config of config.json says`;
+  const message = `${beside.file} differs from quantization_config of config.json`;
   recorder.check(isDeepStrictEqual(found, beside.says(stated)), { check: 'config', message });
 }
 

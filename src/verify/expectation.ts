@@ -56,8 +56,8 @@ function* soundness(module: PackedModule, layout: VerifiedLayout | undefined): G
     yield `${activations.bits.length} blocks of activations are not K / 128 = ${k / 128}`;
   if ((module.inputMost !== undefined) !== (layout?.input === true))
     yield layout?.input
-      ? 'nothing says how large its input is'
-      : `layout ${module.layout} stores no scale of the input, whose size is stated`;
+      ? 'lpq.json does not state the largest magnitude of its input'
+      : `layout ${module.layout} stores no scale of the input, but lpq.json states its largest magnitude`;
   if (layout?.tiles) return;
   if (`${module.padded}` !== `${[n, k]}`)
     yield `a padded shape of [${module.padded}] does not suit [${n}, ${k}] in layout ${module.layout}`;

@@ -80,7 +80,7 @@ function checkExpertRanks(recorder: Recorder, { expertRanks: ranks }: ArtifactMa
   for (const [file, ranks] of held) {
     const got = [...ranks].map(([rank, tensor]) => `${said(rank)}: ${tensor}`).sort();
     const message = `${file} holds tensors of several ranks of expert parallelism`;
-    recorder.check(ranks.size === 1, { check: 'files', got: got.join(', '), expected: 'those of one', message });
+    recorder.check(ranks.size === 1, { check: 'files', got: got.join(', '), expected: 'tensors of one rank', message });
   }
 }
 

@@ -67,7 +67,7 @@ export async function verifyGguf(options: VerifyOptions, manifest: ArtifactManif
     }
     tellUnproved(context, expected, from, source);
     if (isWeighed(context) && !given)
-      recorder.unproved.push('blocks were searched for with an importance matrix; --imatrix FILE proves their scales');
+      recorder.unproved.push('an importance matrix weighed the search of blocks; --imatrix FILE proves their scales');
     if (source && from !== 'source')
       recorder.detail('against', '--source was not read: no block was searched for in it');
     for (const check of ['emulator', 'kernel'] as const)

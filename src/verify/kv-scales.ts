@@ -24,15 +24,15 @@ export async function checkKvScales(
   const asked = provenance.options.kvScales === true && place !== undefined;
   if (!kvScales && !asked) return;
   const message = asked
-    ? 'scales of keys and values were calibrated, and lpq.json has lost them'
-    : `lpq.json states scales of keys and values, for which ${target} has no place`;
+    ? 'the quantized checkpoint has calibrated scales of keys and values, and lpq.json does not'
+    : `lpq.json states scales of keys and values, which ${target} does not store`;
   recorder.check(kvScales !== undefined && place !== undefined, { check: 'kv', message });
   if (!kvScales || !place) return;
   const attentions = attentionsOf(model);
   const stated = Object.keys(kvScales.most);
   recorder.check(`${[...stated].sort()}` === `${[...attentions].sort()}`, {
     ...{ check: 'kv', got: stated.join(', '), expected: attentions.join(', ') },
-    message: 'the scales of keys and values are not those of the attentions of the model',
+    message: 'the scales of keys and values do not match the attentions of the model',
   });
   const expected = new Set<string>();
   for (const [attention, { keys, values }] of Object.entries(kvScales.most))
@@ -51,13 +51,13 @@ export async function checkKvScales(
       const got = typed<Float32Array>(tensor)[0] as number;
       tensor.dispose();
       const scale = Math.fround(most / MOST_E4M3);
-      const other = `tensor '${name}' is not the scale of what lpq.json states`;
+      const other = `tensor '${name}' is not the scale that follows from lpq.json`;
       recorder.check(got === scale, { ...facts, got, expected: scale, message: other });
     }
   for (const tensor of Object.keys(kvScales.tensors))
     recorder.check(expected.has(tensor), {
       ...{ check: 'kv', tensor },
-      message: `tensor '${tensor}' is listed as a scale of the cache, and is none`,
+      message: `tensor '${tensor}' is listed as a scale of the cache, but is not one`,
     });
 }
 

@@ -17,7 +17,7 @@ export interface ModuleContext {
   readonly emulate: boolean;
   /** A device whose kernels are run on the packed bytes. */
   readonly kernel: NativeRuntime | undefined;
-  /** The target has activations rounded to codes, one scale a token. */
+  /** The target has activations rounded to codes, one scale per token. */
   readonly dynamic: boolean;
   readonly seed: number;
   /** What the artifact was packed for. */

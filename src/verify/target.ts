@@ -49,7 +49,7 @@ export interface VerifiedTarget {
   readonly config?: LoaderConfig;
   /** The FP8 scale of an attention's keys or values, where they were calibrated: its name and shape. */
   kvScale?(attention: string, side: 'k' | 'v'): { readonly name: string; readonly shape: readonly number[] };
-  /** Activations become codes: one scale a token, or a precision for each block of channels, which modules say. */
+  /** Activations become codes: one scale per token, or a precision for each block of channels, which modules say. */
   readonly activations?: 'tokens' | 'blocks';
 }
 

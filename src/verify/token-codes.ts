@@ -3,7 +3,7 @@ import type { MixedWeight } from '../model/source.js';
 import { nearestEven } from './floats.js';
 
 /**
- * What a kernel with codes for activations multiplies instead of x [M,K]: code times scale, a scale a token (native/packed-ops.ts,
+ * What a kernel with codes for activations multiplies instead of x [M,K]: code times scale, one scale per token (native/packed-ops.ts,
  * quantizeTokens), by arithmetic of the verifier's own.
  */
 export function asCodes(x: Float64Array, k: number, dtype: DType): Float64Array {

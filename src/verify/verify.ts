@@ -94,7 +94,8 @@ export async function verifyArtifact(options: VerifyOptions): Promise<VerifyRepo
     await checkCarried(context, manifest);
     checkCache(recorder, manifest);
     await checkKvScales(recorder, manifest, weights, shapes);
-    if (manifest.kvScales) recorder.detail('kv', 'FP8, a scale for the keys and one for the values of each attention');
+    if (manifest.kvScales)
+      recorder.detail('kv', 'FP8, one scale for the keys and one for the values of each attention');
     else if (!manifest.kv) recorder.detail('kv', 'lpq.json has no KV cache scheme');
     else if (!('form' in manifest.kv)) recorder.detail('kv', 'it is simulated (docs/fmpq.md), not packed');
     else if (!options.cache) recorder.detail('kv', 'not requested');

@@ -43,7 +43,7 @@ _STORED = b" F16 BF16 F32 F64 F8_E4M3 F8_E5M2 F8_E8M0 I8 I16 I32 I64 U8 U16 U32 
 
 @dataclass(frozen=True)
 class Module:
-    """A packed module as its artifact describes it. `group` 0: one scale a row."""
+    """A packed module as its artifact describes it. `group` 0: one scale per row."""
 
     name: str
     layout: str

@@ -15,14 +15,14 @@ _TYPES = {torch.float16: 1, torch.float32: 3}
 class KvCache:
     """Keys and values of one layer of `sequences` sequences of up to `tokens` tokens, packed.
 
-    `bits` and `value_bits` (as `bits` unless given): 2, 4 or 8, both the same, or 8 and 4. `form` bitdecoding packs whole blocks of `block`
-    tokens and keeps the newest, up to `residual`, in f16; scales of keys are a channel's over `group` tokens, or with `by_token` a token's
-    over `group` dims. turbomind (4 and 8 bits) packs every token as it comes, one scale a token and head. Keys are those after the rotary
-    embedding. Heads of 64, 128 or 256 dims; `heads` of queries are a multiple of `kv_heads`.
+    `bits` and `value_bits` (default: `bits`) are 2, 4 or 8; both are the same, or 8 and 4. `form` bitdecoding packs whole blocks of `block`
+    tokens and keeps up to `residual` of the newest tokens in f16. Keys have one scale per channel and `group` tokens, or with `by_token` one
+    scale per token and `group` dims. `form` turbomind (4 and 8 bits) packs each token when it arrives, with one scale per token and head.
+    Give keys after the rotary embedding. Heads have 64, 128 or 256 dims; `heads` of queries is a multiple of `kv_heads`.
 
-    Pages of `page_tokens` tokens (a block's unless given) lie in `pages`, uint8 [pages, bytes] of keys, their numbers, values and theirs
-    (turbomind: one of all); sequence s owns pages s P to (s + 1) P, as `table` [sequences, P] says. Raises Error, in a sentence, for what
-    there is no such cache of, NaN and what f16 does not hold, and more tokens than there is room for. It has no gradients.
+    `pages` holds pages of `page_tokens` tokens (default: one block), as uint8 [pages, bytes] tensors of keys, their scales and zeros, values,
+    and their scales and zeros (turbomind: one tensor for all). Sequence s owns pages s P to (s + 1) P, as `table` [sequences, P] says. Raises
+    Error, with a sentence, for settings that no cache has, for NaN and numbers beyond f16, and for more tokens than fit. It has no gradients.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class KvCache:
             raise _argument(f"a cache of {sequences} sequences of {tokens} tokens holds nothing")
         whole = form == "turbomind"
         if whole and (by_token or group is not None or residual):
-            raise _argument("turbomind has one scale a token and head and no exact tail: by_token, group and residual are bitdecoding's")
+            raise _argument("turbomind has one scale per token and head and no exact tail: by_token, group and residual are bitdecoding's")
         group = group if group is not None else 32 if bits == 2 else 128
         desc, info = sized(KvDesc), sized(KvInfo)
         desc.form, desc.key_bits, desc.value_bits = _FORMS[form], bits, bits if value_bits is None else value_bits
@@ -70,7 +70,7 @@ class KvCache:
         self.tail_values = torch.zeros_like(self.tail_keys)
 
     def __len__(self) -> int:
-        """How many sequences."""
+        """The number of sequences."""
         return self.table.shape[0]
 
     @property
@@ -89,7 +89,7 @@ class KvCache:
         self.lengths[sequence] = self.tails[sequence] = 0
 
     def fill(self, sequence: int, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """A prompt, [T, kv_heads, head_dim], of an empty sequence: whole residuals are packed, what is left of T stays exact."""
+        """Adds a prompt, [T, kv_heads, head_dim], to an empty sequence: packs whole residuals, and keeps the rest of T exact."""
         self._sequence(sequence)
         if self.seen[sequence] != 0:
             raise _argument(f"sequence {sequence} holds {int(self.seen[sequence])} tokens: clear() it first")
@@ -106,7 +106,7 @@ class KvCache:
         self.lengths[sequence], self.tails[sequence] = packed, left
 
     def append(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """The next token of every sequence, [sequences, kv_heads, head_dim]; a tail that is full is packed first."""
+        """Adds the next token of every sequence, [sequences, kv_heads, head_dim]; packs a full tail first."""
         k, v = self._halves(keys, values, len(self))
         for sequence in range(len(self)):
             self._room(1, sequence)
@@ -114,10 +114,10 @@ class KvCache:
         check(library.lpq_cpu_kv_append(byref(self._desc), k.data_ptr(), v.data_ptr(), self.residual, byref(pages), byref(batch), _threads()))
 
     def attend(self, queries: torch.Tensor, scale: float | None = None) -> torch.Tensor:
-        """softmax(q k^T scale) v for the newest Q tokens of every sequence, which it holds already: each sees those up to its own.
+        """softmax(q k^T scale) v for the newest Q tokens of every sequence, which the cache holds already: each sees tokens up to its own.
 
-        `queries` [sequences, Q, heads, head_dim], computed with in f16; `scale` head_dim^-1/2 unless given. Of that shape, f16 for f16 and
-        f32 otherwise, summed in f64; 0 where a query sees no token.
+        `queries` [sequences, Q, heads, head_dim] are rounded to f16; `scale` defaults to head_dim^-1/2. Returns the same shape, f16 for f16
+        queries and f32 for others, summed in f64; 0 if a query sees no token.
         """
         wanted = [len(self), queries.shape[1] if queries.dim() == 4 else 1, self.heads, self.head_dim]
         if list(queries.shape) != wanted or wanted[1] == 0:
@@ -132,7 +132,7 @@ class KvCache:
 
     def _sequence(self, sequence: int) -> None:
         if not 0 <= sequence < len(self):
-            raise _argument(f"sequence {sequence} is asked for, and there are {len(self)}")
+            raise _argument(f"sequence {sequence} does not exist: the cache has {len(self)}")
 
     def _room(self, more: int, sequence: int) -> None:
         held = int(self.seen[sequence])
@@ -167,12 +167,12 @@ def _argument(sentence: str) -> Error:
 
 
 def _half(tensor: torch.Tensor, name: str) -> torch.Tensor:
-    """f16, dense. Raises Error for what f16 does not hold."""
+    """f16, dense. Raises Error for numbers that f16 does not hold."""
     if not tensor.is_floating_point() or tensor.device.type != "cpu":
         raise _argument(f"{name} are {tensor.dtype} on {tensor.device}, not floats on the CPU")
     half = tensor.detach().to(torch.float16).contiguous()
     if not bool(half.isfinite().all()):
-        raise _argument(f"{name} hold NaN, infinity or what is beyond f16")
+        raise _argument(f"{name} hold NaN, infinity or numbers beyond f16")
     return half
 
 

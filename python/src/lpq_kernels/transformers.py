@@ -50,7 +50,7 @@ class _Place(nn.Module):
 
 
 def _places(model: Any, artifact: Artifact) -> list[tuple[Module, str]]:
-    """Packed modules, and where the model has each: multimodal models were published under other names than transformers gives."""
+    """Packed modules, each with its place in the model: transformers gives multimodal models other names than their published ones."""
     renamings = [each for each in get_model_conversion_mapping(model) if isinstance(each, WeightRenaming)]
     found = []
     for module in artifact.modules():
@@ -62,7 +62,7 @@ def _places(model: Any, artifact: Artifact) -> list[tuple[Module, str]]:
 
 
 def _require(model: nn.Module, module: Module, place: str) -> None:
-    """Raises ValueError where the model has no layer of that name and size."""
+    """Raises ValueError if the model has no layer of that name and size."""
     try:
         layer = model.get_submodule(place)
     except AttributeError:
@@ -75,7 +75,7 @@ def _require(model: nn.Module, module: Module, place: str) -> None:
     elif isinstance(layer, Conv1D):
         n, k = layer.nf, layer.nx
     elif isinstance(layer, (_Place, Linear)):
-        raise ValueError(f"packed module '{module.name}' stands for a layer that another one stands for, too")
+        raise ValueError(f"packed module '{module.name}' names a layer that another packed module names, too")
     else:
         raise ValueError(f"packed module '{module.name}' is a {type(layer).__name__} in transformers, not a linear")
     if (n, k) != (module.n, module.k):

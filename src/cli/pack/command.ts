@@ -47,7 +47,7 @@ export function packCommand(program: Command, run: Run): Command {
     )
       .optionsGroup('Run:')
       .option('--tp <ranks>', 'split the tensors for this number of tensor-parallel ranks')
-      .option('--ep <ranks>', 'give each of this number of expert-parallel ranks files with its experts')
+      .option('--ep <ranks>', 'write separate files for the experts of each of this number of expert-parallel ranks')
       .option(
         '--source <dir>',
         'the unquantized checkpoint, a directory or a name: gguf-q2_k to gguf-q8_0 then search from its weights',
@@ -200,7 +200,7 @@ export async function packDirectory(
       run.report.event(
         'expert-ranks',
         { expertRanks },
-        `expert parallelism: the experts of each of ${expertRanks} ranks are in files of their own (model.safetensors.index.json)`,
+        `expert parallelism: the experts of each of ${expertRanks} ranks are in separate files (model.safetensors.index.json)`,
       );
     if (ranksOf(options.tp) === 1 && !options.shard)
       await (await import('./sharing.js')).tellSharing(input, report.modules, options.target, run);

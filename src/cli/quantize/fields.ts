@@ -95,18 +95,18 @@ export const TEXT_FIELDS: readonly MethodOption[] = [
   },
 ];
 
-/** What calibration finds for others to quantize while they run: any method may be asked for it. */
+/** Scales that calibration finds for engines, which quantize activations and caches while they run. */
 export const RANGE_FIELDS: readonly MethodOption[] = [
   {
     field: 'inputScales',
     flags: '--input-scales',
-    help: 'calibrate a scale of what each linear reads: static FP8, NVFP4 activations (docs/engines.md)',
+    help: 'calibrate a scale for the input of each linear: static FP8, NVFP4 activations (docs/engines.md)',
     takes: 'switch',
   },
   {
     field: 'kvScales',
     flags: '--kv-scales',
-    help: 'calibrate scales of keys and values for engines that keep them in FP8 (docs/engines.md)',
+    help: 'calibrate scales of keys and values, for engines that keep them in FP8 (docs/engines.md)',
     takes: 'switch',
   },
 ];

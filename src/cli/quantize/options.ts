@@ -64,7 +64,7 @@ export interface CalibrationOptions {
   readonly calib: readonly WeightedFile[];
   /** Directory to save statistics in. */
   readonly saveStats: string | undefined;
-  /** File for what of them llama.cpp knows as an importance matrix. */
+  /** File for the importance matrix (llama.cpp's form) that is made from the statistics. */
   readonly saveImatrix: string | undefined;
   /** Directory of statistics that take the place of a calibration text. */
   readonly stats: string | undefined;
@@ -87,7 +87,7 @@ export async function quantizeOptions(
     throw new LpqError('LPQ_USAGE', "required option '-o, --output <dir>' not specified");
   if (flags.saveImatrix !== undefined && saveStats === undefined)
     throw new LpqError('LPQ_USAGE', '--save-imatrix has no effect without --save-stats', {
-      hint: 'Add --save-stats DIR: the importance matrix is a part of what is saved there.',
+      hint: 'Add --save-stats DIR: the importance matrix is made from these statistics.',
     });
   const given = await givenSettings(flags);
   const file: Recipe = recipe === undefined ? { settings: {}, rules: [] } : readRecipe(recipe);
@@ -135,7 +135,7 @@ export async function quantizeOptions(
     );
   if (flags.shard && (settings.inputScales || settings.kvScales))
     throw new LpqError('LPQ_USAGE', '--shard does not go with --input-scales and --kv-scales', {
-      hint: 'Their forward pass goes through the whole model: quantize it in one process.',
+      hint: 'Quantize in one process: their forward pass needs the whole model.',
     });
   const redo = redoOf(flags, methodOf(settings));
   const place = flags.shard && !flags.dryRun && !flags.printRecipe ? shardPath(output, flags.shard) : output;

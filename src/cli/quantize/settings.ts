@@ -157,18 +157,18 @@ export function mergeSettings(flags: Settings, recipe: Settings, typed = true): 
   return settings;
 }
 
-/** Whether anything of a run looks at a calibration text. */
+/** Whether a run reads a calibration text. */
 export function readsText({ needs }: Pick<Method, 'needs'>, { inputScales, kvScales }: Settings): boolean {
   return needs !== 'weights' || inputScales === true || kvScales === true;
 }
 
-/** Throws LPQ_USAGE for scales of what the method changes, or nobody looks at. */
+/** Throws LPQ_USAGE for scales that the method changes, or that no module uses. */
 function requireRanges(settings: FullSettings): void {
   const asked = RANGE_FIELDS.find(({ field }) => settings[field] === true);
   if (!asked) return;
   if (methodOf(settings).codes)
     throw new LpqError('LPQ_USAGE', `${flagOf(asked)} does not go with --method ${settings.method}`, {
-      hint: `Use ${methodThat(({ codes }) => !codes)}: this method has activations of its own.`,
+      hint: `Use ${methodThat(({ codes }) => !codes)}: this method chooses its own activation codes.`,
     });
   if (settings.inputScales && settings.mtp)
     throw new LpqError('LPQ_USAGE', '--input-scales does not go with --mtp', {
@@ -216,7 +216,7 @@ export function checkCalibration(settings: FullSettings, flags: Settings, given:
   if (!stats) return settings;
   const ranges = RANGE_FIELDS.find(({ field }) => settings[field] === true);
   if (ranges)
-    throw new LpqError('LPQ_USAGE', `${flagOf(ranges)} needs a calibration text, which --stats does not have`, {
+    throw new LpqError('LPQ_USAGE', `${flagOf(ranges)} needs a calibration text, and --stats has none`, {
       hint: 'Leave one of them out.',
     });
   if (needs === 'activations')

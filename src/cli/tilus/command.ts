@@ -45,8 +45,8 @@ async function show(name: string, flags: ProgramFlags & { part?: string }, run: 
 
 function compileCommand(tilus: Command, run: Run): Command {
   return programOptions(tilus.command('compile').description('compile a program to CUDA C++, or with nvcc to a cubin'))
-    .option('-o, --output <file>', 'to write: .cu, or .cubin (default: the text goes to stdout)')
-    .option('--name <name>', "of the kernel (default: the program's)")
+    .option('-o, --output <file>', 'file to write, .cu or .cubin (default: print the text)')
+    .option('--name <name>', "name of the kernel (default: the program's)")
     .action((name: string, flags: CompileFlags) => compileProgram(name, flags, run));
 }
 
@@ -58,7 +58,7 @@ interface CompileFlags extends ProgramFlags {
 async function compileProgram(name: string, flags: CompileFlags, run: Run): Promise<void> {
   const { output } = flags;
   if (flags.name !== undefined && !/^[A-Za-z_]\w*$/.test(flags.name))
-    throw new LpqError('LPQ_USAGE', '--name takes a name of C', { got: flags.name });
+    throw new LpqError('LPQ_USAGE', '--name takes a C identifier', { got: flags.name });
   if (output !== undefined && !/\.(cu|cubin)$/.test(output))
     throw new LpqError('LPQ_USAGE', '--output takes a file that ends in .cu or .cubin', { got: output });
   if (output !== undefined && existsSync(output))

@@ -20,7 +20,7 @@ export function programOptions(command: Command): Command {
   return command
     .argument('<program>', `${PROGRAMS.join(', ')}, or a file`)
     .option('--set <name=value>', 'value of a constant of the program, such as T=u3; may be repeated', collect)
-    .option('--arch <number>', `device whose shared memory it must fit: ${ARCHITECTURES.join(', ')}`, '80');
+    .option('--arch <number>', `device whose shared memory the program must fit: ${ARCHITECTURES.join(', ')}`, '80');
 }
 
 /** The program that the arguments mean, as written and checked. Throws LPQ_TILUS, LPQ_USAGE, LPQ_FILE. */

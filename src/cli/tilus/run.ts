@@ -24,7 +24,7 @@ export function tilusRunCommand(tilus: Command, run: Run): Command {
     .option('--in <name=value>', 'a parameter: a number, or a file of its bytes; may be repeated', collect)
     .option(
       '--out <name=file:bytes>',
-      'a parameter that is written: its file and how many bytes; may be repeated',
+      'an output parameter: its file and its number of bytes; may be repeated',
       collect,
     )
     .action((name: string, flags: RunFlags) => runProgram(name, flags, run));

@@ -11,7 +11,7 @@ export function integers(bits: readonly number[], symmetric: boolean): (scheme: 
     !scheme.scaleDtype.startsWith('f8');
 }
 
-/** FP8 with a scale a row, which engines multiply by FP8 activations. */
+/** FP8 with one scale per row, which engines multiply by FP8 activations. */
 export const fp8 = ({ type, scaleDtype, sparsity }: QuantScheme): boolean =>
   type.name === 'f8e4m3' && !scaleDtype.startsWith('f8') && sparsity === undefined;
 

@@ -9,7 +9,7 @@ export interface PackedWeight {
   readonly shape: readonly [number, number];
   /** typeParams() of the codes' type. */
   readonly type: OpParams;
-  /** 32, 64, 128, or 0 for one scale a row. */
+  /** 32, 64, 128, or 0 for one scale per row. */
   readonly groupSize: number;
   readonly weights: Tensor;
   readonly scales: Tensor;

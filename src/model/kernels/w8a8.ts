@@ -3,14 +3,14 @@ import { ops } from '../../../native/ops.js';
 import { below } from './join.js';
 import { common, type PackedKernel } from './kernel.js';
 
-/** ops.gemmAct: weights I8 or F8_E4M3 [N,K], scales f16, bf16 or f32 [N,1]; activations become codes of that dtype, one scale a token. */
+/** ops.gemmAct: weights I8 or F8_E4M3 [N,K], scales f16, bf16 or f32 [N,1]; activations become codes of that dtype, one scale per token. */
 export const w8a8Kernel: PackedKernel = {
   name: 'w8a8',
   tensors: ['weights', 'scales'],
 
   bind(binding) {
     const { module, load, codes } = binding;
-    // Bytes with one scale a row; copies by TMA want rows of whole sixteens.
+    // Bytes with one scale per row; copies by TMA want rows of whole sixteens.
     if (!codes || module.granularity.kind !== 'channel' || module.scales.block[0] !== 1) return undefined;
     if (module.shape[1] % 16 !== 0) return undefined;
     return { kernel: w8a8Kernel, ...common(binding), weights: load('weight'), scales: load('weight_scale') };

@@ -45,11 +45,11 @@ function columnWeights(
   if (!entry || entry.sums.length % k !== 0)
     throw new LpqError(
       'LPQ_IMATRIX',
-      `${file} ${entry ? 'has sums of another size for' : 'says nothing of'} '${module}'`,
+      `${file} ${entry ? 'has sums of another size for' : 'has no entry for'} '${module}'`,
       {
         got: entry ? `${entry.sums.length} sums` : `no '${tensor}'`,
         expected: `${k} sums for each matrix of '${tensor}'`,
-        hint: 'It is of another model, or was taken with too few tokens.',
+        hint: 'It belongs to another model, or was made from too few tokens.',
       },
     );
   const means = meanSquares(entry, k, expert ?? 0);

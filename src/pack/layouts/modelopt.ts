@@ -10,7 +10,7 @@ import { mxfp8Layout } from './mxfp8.js';
 export interface ModelOptLayout extends PackLayout {
   /** quant_algo of its modules. */
   readonly algo: string;
-  /** Weights that share a scale, where that is stated. */
+  /** The number of weights that share a scale, if the configuration states it. */
   readonly group?: number;
 }
 
@@ -19,7 +19,7 @@ const fit = (
   ...tensors: readonly (readonly [suffix: string, dtype: SafetensorsDtype, shape: readonly number[]])[]
 ): Fit => ({ padded, notes: [], tensors: tensors.map(([suffix, dtype, shape]) => ({ suffix, dtype, shape })) });
 
-/** E4M3 with one scale a row, in F32 [N]; activations are rounded by the token, as it runs. */
+/** E4M3 with one scale per row, F32 [N]; the engine rounds activations with one scale per token. */
 export const modelOptFp8: ModelOptLayout = {
   name: 'modelopt-fp8',
   algo: 'FP8_PER_CHANNEL_PER_TOKEN',
@@ -37,7 +37,7 @@ export const modelOptFp8: ModelOptLayout = {
       global ||
       !SCALE_DTYPES[dtype]
     )
-      return noForm('FP8 of ModelOpt has a plain scale a row', 'Quantize it with --group-size channel.');
+      return noForm('FP8 of ModelOpt has one plain scale per row', 'Quantize it with --group-size channel.');
     return fit(module.shape, ['weight', 'F8_E4M3', module.shape], ['weight_scale', 'F32', [module.shape[0]]]);
   },
 

@@ -75,7 +75,7 @@ export const packQuantized: CompressedLayout = {
   memory: { bits: [1, 2, 3, 4, 5, 6, 7, 8], unit: [1, 32], of: rowStreams },
 };
 
-/** 4 bits for activations in FP8, one scale a token: groups of 128, as the kernels for it have them. */
+/** 4 bits with FP8 activations, one scale per token: groups of 128, as its kernels require. */
 export const packQuantizedW4A8: CompressedLayout = {
   ...packQuantized,
 
@@ -85,7 +85,7 @@ export const packQuantizedW4A8: CompressedLayout = {
     if (form.bits !== 4) return noForm(`it has ${form.bits} bits and W4A8 has 4`, 'Quantize it with --bits 4.');
     if (!form.symmetric) return noForm('W4A8 kernels have no zero points', 'Quantize it without --asym.');
     if (module.granularity.kind !== 'group' || module.granularity.size !== 128 || module.groupIndex)
-      return noForm('W4A8 kernels have groups of 128 in their places', 'Quantize it with --group-size 128.');
+      return noForm('W4A8 kernels read groups of 128 columns in order', 'Quantize it with --group-size 128.');
     return packQuantized.fit(name, module, facts);
   },
 

@@ -10,7 +10,7 @@ import { hasForm, integerForm, noForm } from '../integer-form.js';
 import { exactFit } from '../layout.js';
 import { FP8_EXPERTS, INT8_EXPERTS } from '../reader-limits.js';
 
-/** Signed bytes with one scale a row: W8A8, where the engine rounds activations to 8 bits as it runs. */
+/** Signed bytes with one scale per row: W8A8, where the engine rounds activations to 8 bits as it runs. */
 export const intQuantized: CompressedLayout = {
   name: 'int-quantized',
   limits: [INT8_EXPERTS],
@@ -22,7 +22,7 @@ export const intQuantized: CompressedLayout = {
     if (form.bits !== 8) return noForm(`it has ${form.bits} bits and W8A8 has 8`, 'Quantize it with --bits 8.');
     if (!form.symmetric) return noForm('W8A8 kernels have no zero points', 'Quantize it without --asym.');
     if (module.granularity.kind !== 'channel' || module.groupIndex)
-      return noForm('W8A8 kernels have one scale a row', 'Quantize it with --group-size channel.');
+      return noForm('W8A8 kernels have one scale per row', 'Quantize it with --group-size channel.');
     if (!scaleDtype)
       return noForm(`its scales are ${module.scales.dtype}`, 'Quantize it with f16, bf16 or f32 scales.');
     const shapes = { shape: module.shape, scaleShape: storedShape(module), scaleDtype };
@@ -52,10 +52,10 @@ export const intQuantized: CompressedLayout = {
   },
 };
 
-/** What the engine makes of activations beside FP8 weights: nothing, codes with a scale a token, or with one that is stored. */
+/** What the engine makes of activations beside FP8 weights: nothing, codes with one scale per token, or with one that is stored. */
 type Reads = 'floats' | 'tokens' | 'static';
 
-/** E4M3 bytes with one scale a row or a block. */
+/** E4M3 bytes with one scale per row or per block. */
 function floats(reads: Reads): CompressedLayout {
   return {
     name: reads === 'static' ? 'float-quantized-static' : 'float-quantized',
@@ -71,7 +71,10 @@ function floats(reads: Reads): CompressedLayout {
       if (module.scales.global || !scaleDtype)
         return noForm(`FP8 has no ${module.scales.dtype} scales`, 'Quantize it with f16, bf16 or f32 scales.');
       if (module.granularity.kind !== 'channel' && block[0] === 1 && stored === undefined)
-        return noForm('FP8 kernels have a scale a row or a square block', 'Quantize it with --group-size channel.');
+        return noForm(
+          'FP8 kernels have one scale per row or per square block',
+          'Quantize it with --group-size channel.',
+        );
       if (reads !== 'floats' && storedStrategy(module).strategy === 'block')
         return noForm('its scales cover blocks', 'Pack it for compressed-tensors, which leaves activations alone.');
       const { inputMost } = module;

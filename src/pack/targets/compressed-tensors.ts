@@ -97,17 +97,17 @@ export const compressedTensors = compressedTarget(
   [HALF_SCALES],
 );
 
-/** Weights and activations of 8 bits: activations are rounded by the engine, one scale a token, or one that was calibrated. */
+/** Weights and activations of 8 bits: activations are rounded by the engine, one scale per token, or one that was calibrated. */
 export const compressedTensorsW8A8 = compressedTarget(
   'compressed-tensors-w8a8',
-  'compressed-tensors with 8-bit activations (one scale a token, or for FP8 one that was calibrated): INT8 or FP8 weights, one scale a row, and MXFP8',
+  'compressed-tensors with 8-bit activations (one scale per token, or for FP8 a calibrated scale): INT8 or FP8 weights, one scale per row, and MXFP8',
   [intQuantized, mxfp8Input, floatStatic, floatTokens],
 );
 
-/** 4-bit weights and FP8 activations, one scale a token. */
+/** 4-bit weights and FP8 activations, one scale per token. */
 export const compressedTensorsW4A8 = compressedTarget(
   'compressed-tensors-w4a8',
-  'compressed-tensors with FP8 activations (dynamic, one scale a token): 4-bit integers in groups of 128',
+  'compressed-tensors with FP8 activations (dynamic, one scale per token): 4-bit integers in groups of 128',
   [packQuantizedW4A8],
 );
 

@@ -22,7 +22,7 @@ export const modelopt: PackTarget = layoutTarget({
   byName: true,
   serve: ['vllm serve DIR', 'trtllm-serve DIR'],
   describe:
-    'ModelOpt (hf_quant_config.json) for TensorRT-LLM, vLLM and SGLang: FP8 with a scale a row, MXFP8, NVFP4, mixed',
+    'ModelOpt (hf_quant_config.json) for TensorRT-LLM, vLLM and SGLang: FP8 with one scale per row, MXFP8, NVFP4, mixed types',
   limits: [{ ...MODELOPT_EXPERTS, applies: ({ layout, expert }) => expert && layout === modelOptFp8.name }],
   left: 'dense',
   kvScale: (attention, side) => ({
@@ -62,7 +62,7 @@ export const modelopt: PackTarget = layoutTarget({
           'LPQ_PACK',
           `ModelOpt cannot leave '${name}' plain: its loaders would leave '${inside}' too`,
           {
-            expected: 'no plain linear whose name is part of that of a quantized one',
+            expected: 'no plain linear whose name is part of the name of a quantized one',
             hint: 'Pack for compressed-tensors, which names modules exactly.',
           },
         );

@@ -23,12 +23,8 @@ export function bind(
     if (!each.endsWith('?') && !args.has(each)) refuse(where, `${each} is missing`, { expected: names.join(', ') });
   const made = outputs.length + (args.has('out') ? 1 : 0);
   if (rule.makes !== 'any' && made !== rule.makes)
-    refuse(
-      where,
-      rule.makes === 1 ? 'it makes one tensor, which needs a name' : 'it makes nothing that could have a name',
-      {
-        got: outputs.join(', ') || 'no name',
-      },
-    );
+    refuse(where, rule.makes === 1 ? 'its result, a tensor, needs a name' : 'it has no result that could have a name', {
+      got: outputs.join(', ') || 'no name',
+    });
   return args;
 }

@@ -98,7 +98,8 @@ class Checker {
     switch (statement.kind) {
       case 'assign': {
         const value = this.scope.number(statement.value, where);
-        if (this.loops.has(statement.name)) refuse(where, `${statement.name} counts a loop, which alone sets it`);
+        if (this.loops.has(statement.name))
+          refuse(where, `${statement.name} is a loop variable, which only the loop sets`);
         const fresh = this.scope.addScalar(statement.name, where);
         return [{ ...where, op: 'assign', name: statement.name, value, fresh }];
       }
@@ -123,7 +124,7 @@ class Checker {
           (each) => this.scope.number(each, where),
         ) as [Expr, Expr];
         const step = range.length === 3 ? this.scope.constant(range[2]!, where) : 1;
-        if (step < 1) refuse(where, 'a loop steps forward', { got: String(step) });
+        if (step < 1) refuse(where, 'the step of a loop must be positive', { got: String(step) });
         if (this.scope.find(variable) !== undefined) refuse(where, `${variable} exists already`);
         const body = this.scope.block(() => {
           this.scope.addScalar(variable, where);

@@ -44,8 +44,9 @@ export function planDot({ a, b, c: sum }: Operands): DotPlan | string {
   const mma = MMAS.find((each) => each.operand === a.dtype.name);
   if (!mma) return `no mma multiplies ${a.dtype.name}: Cast to ${MMAS.map((each) => each.operand).join(', ')}`;
   if (b.dtype.name !== mma.operand) return `a is ${a.dtype.name} and b ${b.dtype.name}; an mma takes one type`;
-  if (sum.dtype.name !== mma.sum) return `products of ${mma.operand} add up in ${mma.sum}, not in ${sum.dtype.name}`;
-  if ([a, b, sum].some((each) => each.layout.shape.length !== 2)) return 'a, b and c have two dimensions';
+  if (sum.dtype.name !== mma.sum)
+    return `products of ${mma.operand} are summed in ${mma.sum}, not in ${sum.dtype.name}`;
+  if ([a, b, sum].some((each) => each.layout.shape.length !== 2)) return 'a, b and c must have two dimensions';
   const [m, k] = a.layout.shape as [number, number];
   const [, n] = b.layout.shape as [number, number];
   if (b.layout.shape[0] !== k || sum.layout.shape[0] !== m || sum.layout.shape[1] !== n)
@@ -73,7 +74,8 @@ function order(mma: Mma, [a, b, sum]: readonly [Quotient, Quotient, Quotient], d
       for (let k = 0; k < depth; k++, step++) {
         const found = { a: held(a, warp, row, k), b: held(b, warp, k, column), c: tile };
         const missing = found.a < 0 ? 'a' : found.b < 0 ? 'b' : undefined;
-        if (missing !== undefined) return `warp ${warp} holds a tile of c whose tiles of ${missing} another warp holds`;
+        if (missing !== undefined)
+          return `warp ${warp} holds a tile of c, but another warp holds its tiles of ${missing}`;
         if (warp === 0) steps.push(found);
         else if (steps[step]!.a !== found.a || steps[step]!.b !== found.b)
           return `warp ${warp} holds its tiles in another order than warp 0`;

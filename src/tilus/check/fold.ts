@@ -40,7 +40,7 @@ export function fold(expr: Expr, names: Names): Value {
     case 'list':
       return expr.items.map((item) => fold(item, names));
     case 'slice':
-      throw new Misfit("'start:' stands only in an offset", printExpr(expr));
+      throw new Misfit("'start:' is only for offsets", printExpr(expr));
     case 'unary': {
       const a = fold(expr.a, names);
       if (typeof a === 'number') return expr.op === '-' ? -a : a === 0 ? 1 : 0;
@@ -62,14 +62,14 @@ function nameValue(name: string, names: Names): Value {
   if (names.scalar(name)) return { runs: { kind: 'name', name } };
   const type = ELEMENT_TYPES.get(name);
   if (type) return type;
-  throw new Misfit(`there is no ${name} here`, name, 'a constant, a scalar that is set before, or a type');
+  throw new Misfit(`there is no ${name} here`, name, 'a constant, a scalar that is set earlier, or a type');
 }
 
 /** The expression of a folded value. Throws Misfit for what is no number. */
 export function asExpr(value: Value, expr: Expr): Expr {
   if (typeof value === 'number') return { kind: 'number', value };
   if (isRunning(value)) return value.runs;
-  throw new Misfit('a number is wanted', printExpr(expr), 'a number, or an expression of scalars');
+  throw new Misfit('this must be a number', printExpr(expr), 'a number, or an expression of scalars');
 }
 
 function call(expr: Expr & { kind: 'call' }, names: Names): Value {
@@ -95,7 +95,7 @@ function call(expr: Expr & { kind: 'call' }, names: Names): Value {
 function numbers(args: readonly Value[], expr: Expr): number[] {
   return args.map((arg) => {
     if (typeof arg !== 'number' || !Number.isSafeInteger(arg) || arg < 1)
-      throw new Misfit('a layout is made of positive integers', printExpr(expr));
+      throw new Misfit('a layout takes positive integers', printExpr(expr));
     return arg;
   });
 }
@@ -103,7 +103,7 @@ function numbers(args: readonly Value[], expr: Expr): number[] {
 /** f.spatial(8, 4), f.g: products; f.collapse(d): dimension d gets size 1, its threads hold replicas. */
 function composed(expr: Expr & { kind: 'dot' }, names: Names): Value {
   const left = fold(expr.left, names);
-  if (!isLayout(left)) throw new Misfit('only layouts are multiplied with a dot', printExpr(expr.left), 'a layout');
+  if (!isLayout(left)) throw new Misfit('only layouts can be multiplied with a dot', printExpr(expr.left), 'a layout');
   const args = (expr.args ?? []).map((arg) => fold(arg, names));
   if (expr.args && expr.name === 'collapse') {
     const result = FUNCTIONS.collapse!([left, ...args]);
@@ -115,7 +115,7 @@ function composed(expr: Expr & { kind: 'dot' }, names: Names): Value {
       ? PRIMITIVES[expr.name](numbers(args, expr))
       : fold({ kind: 'call', name: expr.name, args: expr.args }, names)
     : fold({ kind: 'name', name: expr.name }, names);
-  if (!isLayout(right)) throw new Misfit(`${expr.name} is no layout`, printExpr(expr));
+  if (!isLayout(right)) throw new Misfit(`${expr.name} is not a layout`, printExpr(expr));
   if (right.shape.length !== left.shape.length)
     throw new Misfit('layouts of different rank cannot be multiplied', printExpr(expr), `rank ${left.shape.length}`);
   return product(left, right);

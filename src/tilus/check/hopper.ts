@@ -27,9 +27,9 @@ export const HOPPER: Readonly<Record<string, Rule>> = {
 function onHopper(check: Rule['check']): Rule['check'] {
   return (call) => {
     if (call.scope.arch < 90)
-      refuse(call, 'it is an instruction of sm_90', {
+      refuse(call, 'this instruction needs sm_90', {
         got: `sm_${call.scope.arch}`,
-        hint: 'Set the architecture to 90.',
+        hint: 'Pass --arch 90.',
       });
     return check(call);
   };
@@ -39,7 +39,7 @@ function onHopper(check: Rule['check']): Rule['check'] {
 function allocateBarrier(call: Call): Action {
   const count = call.scope.constant(call.args.get('count')!, call);
   const copies = call.args.has('copies') ? call.scope.constant(call.args.get('copies')!, call) : 1;
-  if (count < 1 || copies < 1) refuse(call, 'there is at least one barrier, which waits for at least one copy');
+  if (count < 1 || copies < 1) refuse(call, 'it needs at least one barrier, and at least one copy per barrier');
   const modes = [[{ size: count, stride: number(2) }], [{ size: 2, stride: number(1) }]];
   const tensor = {
     scope: 'shared',
@@ -54,7 +54,7 @@ function allocateBarrier(call: Call): Action {
 function barrierOf(call: Call): { barrier: MemoryTensor; index: Expr } {
   const barrier = call.scope.inMemory(call.args.get('barrier')!, 'shared', call);
   if (barrier.dtype.name !== 'u32')
-    refuse(call, `${barrier.name} is no barrier`, { hint: 'AllocateBarrier makes them.' });
+    refuse(call, `${barrier.name} is not a barrier`, { hint: 'AllocateBarrier makes barriers.' });
   return { barrier, index: call.scope.number(call.args.get('index')!, call) };
 }
 
@@ -86,9 +86,9 @@ function warpgroupDot(call: Call): Action {
   const of = divide(a.layout, WGMMA_M64N8K16.a);
   const sums = divide(c.layout, WGMMA_M64N8K16.c);
   if (!of || !sums || of.groups !== 1 || sums.groups !== 1)
-    refuse(call, 'a and c are products whose last factors are wgmma_a and wgmma_c, of one warpgroup');
+    refuse(call, 'the layouts of a and c must be products that end in wgmma_a and wgmma_c, of one warpgroup');
   if ((a.dtype.name !== 'f16' && a.dtype.name !== 'bf16') || b.dtype !== a.dtype || c.dtype.name !== 'f32')
-    refuse(call, 'it multiplies f16 or bf16, and adds up in f32', {
+    refuse(call, 'it multiplies f16 or bf16, and sums in f32', {
       got: `${typeOf(a)}, ${typeOf(b)} and ${typeOf(c)}`,
     });
   const inOrder = (dim: number, quotient: typeof of): boolean =>
@@ -102,15 +102,15 @@ function warpgroupDot(call: Call): Action {
   )
     refuse(
       call,
-      `shapes [${a.layout.shape}] x [${shape.toReversed()}] do not give [${c.layout.shape}], in tiles in order`,
+      `shapes [${a.layout.shape}] x [${shape.toReversed()}] do not give [${c.layout.shape}] with tiles in order`,
     );
   if (!b.swizzle || shape[1] !== 64 || !EIGHTS.includes(shape[0]! / 8))
-    refuse(call, 'the operand in shared memory is swizzled and has rows of 64 numbers', {
+    refuse(call, 'the operand in shared memory must be swizzled, with rows of 64 numbers', {
       got: typeOf(b),
       expected: `${EIGHTS.map((each) => 8 * each).join(', ')} rows`,
     });
   const out = call.args.get('out');
   const made = out ? call.scope.registers(out, call) : call.scope.register(call.outputs[0]!, c.dtype, c.layout, call);
-  if (made !== c) refuse(call, 'the sum stays where it is', { hint: `Assign it to ${c.name}.` });
+  if (made !== c) refuse(call, 'the result must be assigned to c', { hint: `Assign it to ${c.name}.` });
   return { op: 'WarpgroupDot', a, b, at, c, out: made };
 }

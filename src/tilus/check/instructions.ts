@@ -76,9 +76,9 @@ function output(call: Call, dtype: RegisterTensor['dtype'], layout: RegisterTens
   if (!out) return call.scope.register(call.outputs[0]!, dtype, layout, call);
   const tensor = call.scope.registers(out, call);
   if (tensor.dtype !== dtype || !sameLayout(tensor.layout, layout))
-    refuse(call, `out=${tensor.name} has another type or layout than the result`, {
+    refuse(call, `out=${tensor.name} has a different type or layout from the result`, {
       got: typeOf(tensor),
-      expected: `${dtype.name}[${layout.shape}], laid out alike`,
+      expected: `${dtype.name}[${layout.shape}], in the same layout`,
     });
   return tensor;
 }
@@ -112,7 +112,7 @@ function viewGlobal(call: Call): Action {
   const pointer = given(call, 'ptr');
   const type = pointer.kind === 'name' ? call.scope.constants.get(`*${pointer.name}`) : undefined;
   if (pointer.kind !== 'name' || type === undefined)
-    refuse(call, 'ptr is no pointer among the parameters', { expected: 'such as f16* a_ptr' });
+    refuse(call, 'ptr is not a pointer parameter', { expected: 'such as f16* a_ptr' });
   const dtype = call.args.has('dtype')
     ? call.scope.type(given(call, 'dtype'), call)
     : ELEMENT_TYPES.get((type as { name: string }).name)!;
@@ -157,7 +157,7 @@ function copyAsync(call: Call): Action {
   const source = place(call, call.args.get('offset'), from, shape);
   const bits = shape.at(-1)! * to.dtype.bits;
   if (bits % 128 !== 0 || 128 % to.dtype.bits !== 0)
-    refuse(call, 'cp.async copies 16 bytes at a time, and the last dimension is none of their multiples', {
+    refuse(call, 'cp.async copies 16 bytes at a time, and the last dimension is not a multiple of 16 bytes', {
       got: `${bits / 8} bytes`,
     });
   const dense = (of: typeof to, axis: number): boolean => {
@@ -165,13 +165,14 @@ function copyAsync(call: Call): Action {
     return more.length === 0 && mode?.stride.kind === 'number' && mode.stride.value === 1;
   };
   if (!dense(to, at.axes.at(-1)!) || !dense(from, source.axes.at(-1)!))
-    refuse(call, 'cp.async copies what lies in one piece along the last dimension of both tensors');
+    refuse(call, 'cp.async copies elements that are contiguous along the last dimension of both tensors');
   return { op: 'CopyAsync', to, at, from, source, shape };
 }
 
 function waitGroup(call: Call): Action {
   const groups = call.scope.constant(given(call, 'n'), call);
-  if (groups < 0 || groups > 7) refuse(call, 'it waits until 0 to 7 groups are under way', { got: String(groups) });
+  if (groups < 0 || groups > 7)
+    refuse(call, 'it takes 0 to 7, the number of groups that may be in flight', { got: String(groups) });
   return { op: 'CopyAsyncWaitGroup', groups };
 }
 
@@ -188,12 +189,12 @@ function arithmetic(call: Call, op: Arithmetic): Action {
   const [a, b] = [call.scope.registers(given(call, 'a'), call), call.scope.registers(given(call, 'b'), call)];
   computable(call, a);
   if (a.dtype !== b.dtype)
-    refuse(call, 'both have one type', { got: `${typeOf(a)} and ${typeOf(b)}`, hint: 'Cast one of them.' });
+    refuse(call, 'both must have the same type', { got: `${typeOf(a)} and ${typeOf(b)}`, hint: 'Cast one of them.' });
   if (op === 'Mod' && a.dtype.kind === 'float') refuse(call, 'Mod is of integers', { got: a.dtype.name });
   if (!pairs(a.layout, b.layout))
-    refuse(call, 'b is not laid out as a, nor as a with dimensions collapsed', {
+    refuse(call, 'b has neither the layout of a nor that of a with dimensions collapsed', {
       got: `${typeOf(a)} and ${typeOf(b)}`,
-      hint: 'layout=L.collapse(d) is the layout of what all of dimension d share.',
+      hint: 'layout=L.collapse(d) is the layout of elements that all of dimension d share.',
     });
   return { op, a, b, out: output(call, a.dtype, a.layout) };
 }
@@ -210,8 +211,8 @@ function cast(call: Call): Action {
   const layout = call.args.has('layout') ? call.scope.layout(given(call, 'layout'), call) : a.layout;
   const order = layout.shape.join() === a.layout.shape.join() ? pairs(layout, a.layout) : undefined;
   if (!order)
-    refuse(call, 'a Cast leaves every element in its thread, in another order at most', {
-      got: `${layout.shape.join(' x ')} elements, laid out otherwise`,
+    refuse(call, 'a Cast keeps every element in its thread; only their order may change', {
+      got: `${layout.shape.join(' x ')} elements in another layout`,
       expected: typeOf(a),
     });
   const same = order.every((at, i) => at === i);
@@ -224,9 +225,9 @@ function view(call: Call): Action {
   const layout = call.args.has('layout') ? call.scope.layout(given(call, 'layout'), call) : a.layout;
   const [threads, bits] = [threadCount(layout), bitsOf({ dtype }, localCount(layout))];
   if (threads !== threadCount(a.layout))
-    refuse(call, 'a View keeps the threads', { got: `${threads} threads`, expected: `${threadCount(a.layout)}` });
+    refuse(call, 'a View must keep the threads', { got: `${threads} threads`, expected: `${threadCount(a.layout)}` });
   if (bits !== bitsOf(a, localCount(a.layout)))
-    refuse(call, 'a View keeps the bits of each thread', {
+    refuse(call, 'a View must keep the bits of each thread', {
       got: `${localCount(layout)} elements of ${dtype.name}, ${bits} bits`,
       expected: `${bitsOf(a, localCount(a.layout))} bits`,
     });

@@ -17,17 +17,17 @@ const times = (a: Expr, b: Expr): Expr => {
 export function memoryModes(call: Call, dtype: ElementType, swizzle: boolean): Pick<MemoryTensor, 'shape' | 'modes'> {
   const list = call.args.get('shape')!;
   if (list.kind !== 'list' || list.items.length === 0)
-    refuse(call, 'shape is a list of sizes', { got: printExpr(list), expected: '[M, N]' });
+    refuse(call, 'shape must be a list of sizes', { got: printExpr(list), expected: '[M, N]' });
   const shape = list.items.map((item) => call.scope.number(item, call));
   for (const size of shape)
     if (size.kind === 'number' && (!Number.isSafeInteger(size.value) || size.value < 1))
-      refuse(call, 'sizes are positive integers', { got: printExpr(size) });
+      refuse(call, 'sizes must be positive integers', { got: printExpr(size) });
   const order = call.args.get('layout');
   const modes = order ? laidOut(call, shape, order) : rowMajor(shape);
   const row = shape.at(-1)!;
   const bytes = row.kind === 'number' ? (row.value * dtype.bits) / 8 : 0;
   if (swizzle && (order !== undefined || (![16, 32, 64].includes(bytes) && (bytes === 0 || bytes % 128 !== 0))))
-    refuse(call, 'only rows of 16, 32, 64 or a multiple of 128 bytes are swizzled, in row-major order', {
+    refuse(call, 'swizzle takes row-major rows of 16, 32, 64 or a multiple of 128 bytes', {
       got: `rows of ${bytes} bytes`,
     });
   return { shape, modes };
@@ -46,7 +46,7 @@ function rowMajor(shape: readonly Expr[]): MemoryMode[][] {
 function laidOut(call: Call, shape: readonly Expr[], order: Expr): MemoryMode[][] {
   const layout = call.scope.layout(order, call);
   if (threadCount(layout) !== 1)
-    refuse(call, 'the layout of memory has one thread: its local index is the place', {
+    refuse(call, 'a layout of memory must have one thread: its local index is the position', {
       got: `${threadCount(layout)} threads`,
     });
   if (
@@ -76,7 +76,7 @@ function laidOut(call: Call, shape: readonly Expr[], order: Expr): MemoryMode[][
 export function place(call: Call, offset: Expr | undefined, tensor: MemoryTensor, shape: readonly number[]): Place {
   const rank = tensor.shape.length;
   if (shape.length > rank)
-    refuse(call, `a tile of rank ${shape.length} does not lie in ${tensor.name}, which has rank ${rank}`, {
+    refuse(call, `a tile of rank ${shape.length} does not fit ${tensor.name}, which has rank ${rank}`, {
       got: `[${shape}]`,
     });
   const last = Array.from({ length: shape.length }, (_, i) => rank - shape.length + i);
@@ -120,6 +120,6 @@ export function copied(call: Call, to: MemoryTensor): { at: Place; shape: number
   const offset = at.items.map((item) => call.scope.number(item.kind === 'slice' ? item.start : item, call));
   for (const axis of axes)
     if ((offset[axis] as { value?: number }).value !== 0)
-      refuse(call, 'a copy fills its dimensions from 0 on', { got: printExpr(at) });
+      refuse(call, 'a copy must fill its dimensions from 0', { got: printExpr(at) });
   return { at: { offset, axes }, shape: axes.map((axis) => sizes[axis]!) };
 }

@@ -47,7 +47,7 @@ export class Scope implements Names {
   }
   addScalar(name: string, where: Where): boolean {
     const known = this.find(name);
-    if (known !== undefined && known !== 'scalar') refuse(where, `${name} is a tensor and becomes no number`);
+    if (known !== undefined && known !== 'scalar') refuse(where, `${name} is a tensor and cannot become a number`);
     if (known === undefined) this.blocks.at(-1)!.set(name, 'scalar');
     return known === undefined;
   }
@@ -65,20 +65,20 @@ export class Scope implements Names {
   register(name: string, dtype: ElementType, layout: Layout, where: Where): RegisterTensor {
     this.spread(dtype, layout, where);
     const known = this.find(name);
-    if (known === 'scalar') refuse(where, `${name} is a number and becomes no tensor`);
+    if (known === 'scalar') refuse(where, `${name} is a number and cannot become a tensor`);
     if (known?.scope === 'register' && known.dtype === dtype && sameLayout(known.layout, layout)) return known;
     if (known !== undefined && !this.blocks.at(-1)!.has(name))
       refuse(where, `${name} was made outside of this block and cannot change its type in it`, {
         got: `${dtype.name}[${layout.shape}]`,
         expected: typeOf(known),
-        hint: 'Give the new tensor a name of its own.',
+        hint: 'Give the new tensor another name.',
       });
     const made = { scope: 'register', id: this.ids++, name, dtype, layout } as const;
     this.blocks.at(-1)!.set(name, made);
     return made;
   }
   memory(name: string, tensor: Omit<MemoryTensor, 'id' | 'name'>, where: Where): MemoryTensor {
-    if (this.find(name) !== undefined) refuse(where, `${name} exists already; memory is made once`, { got: name });
+    if (this.find(name) !== undefined) refuse(where, `${name} exists already; memory is allocated once`, { got: name });
     const made = { ...tensor, id: this.ids++, name };
     this.blocks.at(-1)!.set(name, made);
     return made;
@@ -88,17 +88,17 @@ export class Scope implements Names {
     const threads = threadCount(layout);
     this.threads ??= threads;
     if (threads !== this.threads)
-      refuse(where, `the layout spreads over ${threads} threads, others of the program over ${this.threads}`, {
+      refuse(where, `the layout has ${threads} threads, and other layouts of the program have ${this.threads}`, {
         got: layoutKey(layout),
-        hint: 'replicate(r) lets r threads hold the same elements.',
+        hint: 'replicate(r) makes r threads hold the same elements.',
       });
     const words = Math.ceil((localCount(layout) * dtype.bits) / 32);
     if (words > REGISTERS)
       refuse(where, `a thread has ${REGISTERS} registers, and would hold ${words} words of this tensor`, {
-        hint: 'Take a smaller tile, or more threads.',
+        hint: 'Use a smaller tile, or more threads.',
       });
     if (threads % 32 !== 0 || threads > 1024)
-      refuse(where, `a block has whole warps and at most 1024 threads, not ${threads}`, {
+      refuse(where, `a block has a multiple of 32 threads and at most 1024, not ${threads}`, {
         expected: '32, 64, ... 1024',
       });
   }
@@ -119,7 +119,7 @@ export class Scope implements Names {
   }
   number(expr: Expr, where: Where): Expr {
     const value = this.real(expr, where);
-    if (hasReal(value)) refuse(where, 'numbers of the block are whole', { got: printExpr(value) });
+    if (hasReal(value)) refuse(where, 'scalars are integers', { got: printExpr(value) });
     return value;
   }
   /** What registers may begin with. */
@@ -128,43 +128,46 @@ export class Scope implements Names {
     try {
       return asExpr(value, expr);
     } catch {
-      return refuse(where, 'a number is wanted', { got: printExpr(expr) });
+      return refuse(where, 'this must be a number', { got: printExpr(expr) });
     }
   }
   constant(expr: Expr, where: Where): number {
     const value = this.value(expr, where);
     if (typeof value !== 'number')
-      refuse(where, 'a number that is known before the launch is wanted', { got: printExpr(expr) });
+      refuse(where, 'this must be a number that is known before the launch', { got: printExpr(expr) });
     return value;
   }
   type(expr: Expr, where: Where): ElementType {
     const value = this.value(expr, where);
-    if (!isType(value)) refuse(where, 'a type is wanted', { got: printExpr(expr), expected: 'f16, u4, f6e3m2, ...' });
+    if (!isType(value))
+      refuse(where, 'this must be a type', { got: printExpr(expr), expected: 'f16, u4, f6e3m2, ...' });
     return value;
   }
   layout(expr: Expr, where: Where): Layout {
     let value = this.value(expr, where);
     if (Array.isArray(value) && value.length === 1) value = value[0] as Value;
     if (!isLayout(value))
-      refuse(where, 'a layout is wanted', { got: printExpr(expr), expected: 'local(..).spatial(..)' });
+      refuse(where, 'this must be a layout', { got: printExpr(expr), expected: 'local(..).spatial(..)' });
     return value;
   }
   tensor(expr: Expr, where: Where): Tensor {
     const found = expr.kind === 'name' ? this.find(expr.name) : undefined;
     if (found === undefined || found === 'scalar')
-      refuse(where, `there is no tensor ${printExpr(expr)} here`, { hint: 'What a block makes is gone after it.' });
+      refuse(where, `there is no tensor ${printExpr(expr)} here`, {
+        hint: 'Names that a block makes end with the block.',
+      });
     return found;
   }
   registers(expr: Expr, where: Where): RegisterTensor {
     const tensor = this.tensor(expr, where);
     if (tensor.scope !== 'register')
-      refuse(where, `${tensor.name} lies in ${tensor.scope} memory`, { expected: 'a tensor of registers' });
+      refuse(where, `${tensor.name} is in ${tensor.scope} memory`, { expected: 'a tensor of registers' });
     return tensor;
   }
   inMemory(expr: Expr, scope: MemoryTensor['scope'], where: Where): MemoryTensor {
     const tensor = this.tensor(expr, where);
     if (tensor.scope !== scope)
-      refuse(where, `${tensor.name} lies in ${tensor.scope === 'register' ? 'registers' : `${tensor.scope} memory`}`, {
+      refuse(where, `${tensor.name} is in ${tensor.scope === 'register' ? 'registers' : `${tensor.scope} memory`}`, {
         expected: `a tensor in ${scope} memory`,
       });
     return tensor;

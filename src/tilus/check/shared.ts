@@ -30,7 +30,7 @@ export function planShared(body: readonly Node[], arch: keyof typeof SHARED_LIMI
         refuse(node, `shared memory of sm_${arch} is too small for ${node.out.name}`, {
           got: `${bytes} bytes`,
           expected: `at most ${SHARED_LIMITS[arch]}`,
-          hint: 'Take fewer stages or a smaller tile.',
+          hint: 'Use fewer stages or a smaller tile.',
         });
     }
   };

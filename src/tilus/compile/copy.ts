@@ -7,7 +7,7 @@ import type { Unit } from './unit.js';
 /** Writes CopyAsync: chunks of 16 bytes by the threads in turn, zeros beyond the tensor. Returns the sentence why it cannot. */
 export function writeCopy(unit: Unit, node: Instruction & { op: 'CopyAsync' }): string | undefined {
   const { to, from, at, source, shape } = node;
-  if (!isStrided(to) || !isStrided(from)) return 'cp.async is written for row-major tensors';
+  if (!isStrided(to) || !isStrided(from)) return 'cp.async needs row-major tensors';
   const { bits } = to.dtype;
   const per = 128 / bits;
   for (const [axis, offset] of source.offset.entries()) {

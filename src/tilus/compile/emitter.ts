@@ -104,7 +104,7 @@ export class Emitter {
         unit.writer.line('return;');
         return undefined;
       case 'Print':
-        return 'Print is of the interpreter';
+        return 'Print works in the interpreter only';
       default:
         return this.compute(node);
     }

@@ -51,7 +51,7 @@ export function planTile(unit: Unit, tensor: MemoryTensor, place: Place, registe
       Int32Array.from({ length: map.threads }, (_, t) => map.coordinates[dim]![t * map.locals]!),
     ),
   );
-  if (thread.includes(undefined)) return 'the threads of its layout are no sums of bits of their numbers';
+  if (thread.includes(undefined)) return 'the elements of its layout are not sums over bits of the thread number';
   const index = place.offset.map((offset, axis) => {
     const dim = place.axes.indexOf(axis);
     return sum(offset.kind === 'number' && offset.value === 0 ? '' : cpp(offset, 5), dim < 0 ? '' : thread[dim]!);
@@ -64,7 +64,7 @@ export function planTile(unit: Unit, tensor: MemoryTensor, place: Place, registe
   });
   const spread = layoutMap(registers.layout).first;
   const first = spread.includes(0) ? firstText(registers) : '';
-  if (first === undefined) return 'its replicas are no bits of the number of a thread';
+  if (first === undefined) return 'its replicas are not bits of the thread number';
   const vector = vectorOf(unit, tensor, place, registers, modes, masked);
   return { axes: place.axes, index, modes: divided(modes, vector), vector, masked, first };
 }

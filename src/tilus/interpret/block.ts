@@ -58,7 +58,7 @@ export class Block {
     this.statements(this.machine.program.body);
     const last = { line: 0, text: 'the end', block: this.indices };
     if (this.open.length > 0 || this.hopper.unfinished || this.groups.some((group) => group.length > 0))
-      fault(last, undefined, 'ends while copies or products are under way', 'Wait for them before the end.');
+      fault(last, undefined, 'ends while copies or products are in flight', 'Wait for them before the end.');
   }
 
   private value(expr: Expr, node: Node): number {
@@ -90,7 +90,7 @@ export class Block {
         }
         case 'while':
           for (let turns = 0; this.value(node.condition, node) !== 0; turns++) {
-            if (turns === LONGEST) fault({ ...node, block: this.indices }, undefined, `goes round ${LONGEST} times`);
+            if (turns === LONGEST) fault({ ...node, block: this.indices }, undefined, `repeats ${LONGEST} times`);
             if (!this.statements(node.body)) return false;
           }
           break;
@@ -101,7 +101,7 @@ export class Block {
             fault(
               { ...node, block: this.indices },
               undefined,
-              `is where ${this.machine.most} instructions were executed`,
+              `has executed ${this.machine.most} instructions without reaching its end`,
             );
           this.execute(node);
       }

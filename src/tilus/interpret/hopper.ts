@@ -99,7 +99,7 @@ export class Hopper {
       fault(
         block.access,
         undefined,
-        `waits for ever: ${barrier.copies.length} of ${expected} copies of this phase were begun`,
+        `waits forever: ${barrier.copies.length} of ${expected} copies of this phase have begun`,
       );
     // All threads wait, so that all see what has landed.
     for (const copies of barrier.copies.splice(0, expected))

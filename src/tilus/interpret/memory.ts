@@ -44,7 +44,7 @@ export class Memory {
       throw new LpqError('LPQ_TILUS', `${name} is too large for the interpreter`, {
         got: `${size} bytes`,
         expected: `at most ${LARGEST}`,
-        hint: 'It knows who wrote every byte: take a smaller matrix.',
+        hint: 'It records who wrote each byte: use a smaller matrix.',
       });
     this.bytes = typeof content === 'number' ? new Uint8Array(size) : content;
     this.state = new Uint8Array(size).fill(written ? WRITTEN : UNWRITTEN);
@@ -126,8 +126,8 @@ export class Memory {
     fault(
       access,
       thread,
-      `writes byte ${byte} of ${this.name}, which ${elsewhere ? 'another block' : who}${elsewhere ? ' reads' : ''} with nothing in between`,
-      elsewhere ? 'Blocks have no order; write elsewhere.' : 'Synchronize before what is written over.',
+      `writes byte ${byte} of ${this.name}, which ${elsewhere ? 'another block reads' : `${who} with no Synchronize in between`}`,
+      elsewhere ? 'Blocks have no order: write to another place.' : 'Synchronize before you overwrite it.',
     );
   }
 
@@ -162,7 +162,7 @@ export class Memory {
       fault(
         access,
         thread,
-        `reads byte ${byte} of ${this.name} before the copy of ${this.writerOf(byte)} has landed`,
+        `reads byte ${byte} of ${this.name} before the copy of ${this.writerOf(byte)} has arrived`,
         'CopyAsyncWaitGroup, then Synchronize.',
       );
     return fault(access, thread, `reads byte ${byte} of ${this.name}, which was never written`);

@@ -37,7 +37,7 @@ export class Launch {
     for (const { name, pointer } of program.parameters) {
       const given = Object.hasOwn(args, name) ? args[name] : undefined;
       if (given === undefined || (typeof given === 'number') === pointer)
-        throw new LpqError('LPQ_TILUS', `${program.name} is launched without a fitting ${name}`, {
+        throw new LpqError('LPQ_TILUS', `${program.name} is launched without a suitable ${name}`, {
           got: typeof given,
           expected: pointer ? 'bytes' : 'a number',
         });

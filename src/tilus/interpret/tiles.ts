@@ -172,7 +172,7 @@ export function copyTile(
       const whole = Math.min(per, from.shape[axis]! - source.offset[axis]! - index.at(-1)!);
       const first = bitOf(from, start) / 8;
       if (first % 16 !== 0)
-        fault(access, thread, `copies from byte ${first} of ${from.memory.name}, which is no multiple of 16`);
+        fault(access, thread, `copies from byte ${first} of ${from.memory.name}, which is not a multiple of 16`);
       const count = (whole * bits) / 8;
       from.memory.read(access, thread, first, count);
       bytes.set(from.memory.bytes.subarray(first, first + count));

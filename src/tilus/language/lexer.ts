@@ -32,7 +32,7 @@ export function tokens(text: string): Token[] {
       const token = first(rest, line);
       if (token.text === '(' || token.text === '[') open++;
       if (token.text === ')' || token.text === ']') open--;
-      if (open < 0) throw syntaxError(line, 'a bracket closes that none opened', token.text);
+      if (open < 0) throw syntaxError(line, 'a closing bracket has no opening bracket', token.text);
       out.push(token);
       rest = rest.slice(token.text.length).trimStart();
     }
@@ -52,7 +52,7 @@ function indent(code: string, line: number, depths: number[], out: Token[]): voi
     out.push({ kind: 'indent', text: '', line });
   }
   for (; depth < depths.at(-1)!; depths.pop()) out.push({ kind: 'dedent', text: '', line });
-  if (depth !== depths.at(-1)) throw syntaxError(line, 'the line stands at the depth of no block', `${depth} spaces`);
+  if (depth !== depths.at(-1)) throw syntaxError(line, 'the indentation matches no block', `${depth} spaces`);
 }
 
 function first(rest: string, line: number): Token {

@@ -34,16 +34,11 @@ export class Reader {
   }
   fail(expected: string): never {
     const { kind, text, line } = this.next;
-    throw syntaxError(
-      line,
-      'the text does not go on as a program does',
-      text === '' ? `the ${kind}` : `'${text}'`,
-      expected,
-    );
+    throw syntaxError(line, 'the program has a syntax error', text === '' ? `the ${kind}` : `'${text}'`, expected);
   }
   /** Refuses what is nested too deep, as terms of a sum are in one another, too. */
   within(depth: number): void {
-    if (depth > DEEPEST) throw syntaxError(this.next.line, 'the text is nested too deep', `${depth} levels`);
+    if (depth > DEEPEST) throw syntaxError(this.next.line, 'the text is nested too deeply', `${depth} levels`);
   }
   /** What `inner` reads is one deeper; texts are not nested without end. */
   nested<T>(inner: () => T): T {
@@ -98,12 +93,7 @@ function constantLine(reader: Reader): Source['constants'][number][] {
   const values = [parseExpr(reader)];
   while (reader.accept(',')) values.push(parseExpr(reader));
   if (values.length !== names.length)
-    throw syntaxError(
-      line,
-      'constants and values are not equal in number',
-      `${values.length} values`,
-      `${names.length}`,
-    );
+    throw syntaxError(line, 'the numbers of constants and values differ', `${values.length} values`, `${names.length}`);
   reader.kind('newline');
   return names.map((name, i) => ({ name, value: values[i]!, line }));
 }

@@ -12,7 +12,7 @@ export const modelOptFp8: VerifiedLayout = {
     yield* codeProblems('modelopt-fp8', module, ['f8e4m3']);
     if (zeros.kind !== 'none') yield 'floats have no zero points';
     if (granularity.kind !== 'channel' || scales.block[0] !== 1 || scales.stored !== undefined)
-      yield 'layout modelopt-fp8 has one scale a row';
+      yield 'layout modelopt-fp8 has one scale per row';
     if (scales.global || scales.dtype.startsWith('f8')) yield 'layout modelopt-fp8 has plain scales of one level';
   },
 

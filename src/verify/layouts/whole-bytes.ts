@@ -42,7 +42,7 @@ function wholeBytes(
   };
 }
 
-/** Symmetric, one scale a row. */
+/** Symmetric, one scale per row. */
 export const intQuantized = wholeBytes('int-quantized', ['i8', 'u8'], 'I8', function* (module) {
   if (!isSymmetric(module)) yield 'layout int-quantized has symmetric codes only';
   if (module.granularity.kind !== 'channel' || module.scales.block[0] !== 1)

@@ -22,7 +22,7 @@ export function verifiedTarget(name: string): VerifiedTarget | undefined {
   return TARGETS.get(name);
 }
 
-/** Whether what modules of the target read becomes codes: one scale a token, or W4Ax. */
+/** Whether what modules of the target read becomes codes: one scale per token, or W4Ax. */
 export function quantizesActivations(target: string): boolean {
   return TARGETS.get(target)?.activations !== undefined;
 }

@@ -55,10 +55,10 @@ test('refused: files that are cut, numbers that are no sums of squares, other fi
   negative.writeFloatLE(-1, 8 + 'blk.0.attn_q.weight'.length + 8);
   for (const [name, bytes, says] of [
     ['cut', whole.subarray(0, 60), /cut short/],
-    ['longer', Buffer.concat([whole, Buffer.alloc(3)]), /goes on behind its end/],
-    ['negative', negative, /no sums of squares/],
-    ['text', Buffer.from('importance matrix'), /no importance matrix/],
-    ['header', Buffer.from('GGUF and more'), /no importance matrix/],
+    ['longer', Buffer.concat([whole, Buffer.alloc(3)]), /has bytes after its end/],
+    ['negative', negative, /not sums of squares/],
+    ['text', Buffer.from('importance matrix'), /not an importance matrix/],
+    ['header', Buffer.from('GGUF and more'), /not an importance matrix/],
   ] as const) {
     const file = path.join(dir, name);
     writeFileSync(file, bytes);

@@ -96,7 +96,7 @@ test('--ep is refused where there is nothing to share', async (t) => {
     [['--target', 'tilus', '--ep', '2', '--tp', '2'], /--ep does not go with --tp/],
     [['--target', 'tilus', '--ep', '2', '--shard', '0/2'], /--shard does not go with --ep/],
     [['--target', 'tilus', '--ep', '1000'], /has fewer experts than ranks/],
-    [['--target', 'tilus', '--ep', 'x'], /--ep is no number of ranks/],
+    [['--target', 'tilus', '--ep', 'x'], /--ep is not a number of ranks/],
   ];
   for (const [args, message] of refusals) {
     const { code, stderr } = await lpq(['pack', quantized, '-o', out, ...args]);

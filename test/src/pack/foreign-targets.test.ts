@@ -226,7 +226,7 @@ test('compressed-tensors: FP8, NVFP4 and MXFP4 beside integers; every group name
   assert.deepEqual(about('l.mx').weights, { ...float4, strategy: 'group', group_size: 32 });
 });
 
-test('compressed-tensors-w8a8: signed bytes, one scale a row, activations by the token', async () => {
+test('compressed-tensors-w8a8: signed bytes, one scale per row, activations by the token', async () => {
   const modules = {
     'l.0': made({ type: 'i8', n: 6, k: 20, scaleDtype: 'bf16' }),
     'l.1': made({ type: 'u8', n: 6, k: 20, zeros: { kind: 'const', value: 128 }, seed: 2 }),
@@ -243,7 +243,7 @@ test('compressed-tensors-w8a8: signed bytes, one scale a row, activations by the
     );
     assert.equal(artifact.weights.spec(`${name}.weight`).dtype, 'I8');
   }
-  assert.match(artifact.module('l.2').notes[0]!, /one scale a row\. Quantize it with --group-size channel/);
+  assert.match(artifact.module('l.2').notes[0]!, /one scale per row\. Quantize it with --group-size channel/);
   assert.match(artifact.module('l.3').notes[0]!, /no zero points/);
   assert.match(artifact.module('l.4').notes[0]!, /it has 4 bits and W8A8 has 8/);
   assert.equal(config.format, 'int-quantized');
@@ -298,7 +298,7 @@ test('types and scales that no form of compressed-tensors has are refused with a
     [
       'compressed-tensors',
       made({ type: 'f8e4m3', n: 8, k: 64, group: 32 }),
-      /a scale a row or a square block/,
+      /one scale per row or per square block/,
       /channel/,
     ],
     [

@@ -38,7 +38,7 @@ const refusedBy = (hardware: RegExp | 'taken', w8a8: RegExp): Record<string, Reg
   'compressed-tensors-w8a8': w8a8,
   'compressed-tensors-w4a8': NO_INTEGERS,
   'compressed-tensors-w4a4': /make neither NVFP4|it holds f8e4m3 codes/,
-  modelopt: /no E4M3 scales of 16 weights|FP8 of ModelOpt has a plain scale a row/,
+  modelopt: /no E4M3 scales of 16 weights|FP8 of ModelOpt has one plain scale per row/,
   ...Object.fromEntries(PACK_TARGETS.filter(({ name }) => /^gguf/.test(name)).map(({ name }) => [name, NO_TABLE])),
 });
 

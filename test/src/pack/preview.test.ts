@@ -10,11 +10,11 @@ test('what a target will not take is refused before anything is quantized, with 
     [
       'compressed-tensors',
       ['--dtype', 'f8e4m3', '--group-size', '64'],
-      /scale a row or a square block.*--group-size channel/s,
+      /scale per row or per square block.*--group-size channel/s,
     ],
     ['compressed-tensors', ['--dtype', 'f8e5m2'], /f8e5m2/],
     ['compressed-tensors', ['--dtype', 'mxfp6'], /f6e2m3/],
-    ['compressed-tensors-w8a8', ['--bits', '8'], /one scale a row.*--group-size channel/s],
+    ['compressed-tensors-w8a8', ['--bits', '8'], /one scale per row.*--group-size channel/s],
     ['compressed-tensors-w8a8', ['--bits', '4'], /4 bits and W8A8 has 8/],
     ['compressed-tensors', ['--bits', '1'], /zero point 0.5 is not a 1-bit integer.*--asym/s],
     ['gptq', ['--bits', '5'], /LPQ_TARGET/],

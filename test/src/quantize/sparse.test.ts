@@ -108,7 +108,10 @@ test('every order keeps the fours together, and sweeps help', async () => {
 });
 
 test('what cannot be 2:4 is refused', async () => {
-  assert.throws(() => schemeFromOptions({ bits: 1, sparsity: '2:4' }), refused('LPQ_SPARSITY', /u1 has no code for 0, which/));
+  assert.throws(
+    () => schemeFromOptions({ bits: 1, sparsity: '2:4' }),
+    refused('LPQ_SPARSITY', /u1 has no code for 0, which/),
+  );
   assert.equal(printScheme(schemeFromOptions({ bits: 4, sparsity: '2:4' })), 'i4 g128 2:4');
   assert.equal(printScheme(schemeFromOptions({ bits: 4, sparsity: 'none' })), 'i4 g128');
   const scheme = schemeFromOptions({ bits: 4, groupSize: 'channel', sparsity: '2:4' });

@@ -54,7 +54,7 @@ test('texts that are nested without end are refused', () => {
   ])
     assert.throws(
       () => parse(text),
-      { code: 'LPQ_TILUS', message: /^line \d+: the text is nested too deep$/ },
+      { code: 'LPQ_TILUS', message: /^line \d+: the text is nested too deeply$/ },
       text.slice(0, 20),
     );
 });

@@ -16,7 +16,7 @@ test('configurations of a template are enumerated, checked and emitted; those th
     assert.match(
       why!,
       (settings.WM as number) * (settings.WN as number) > 32
-        ? /a block has whole warps and at most 1024 threads, not 2048$/
+        ? /a block has a multiple of 32 threads and at most 1024, not 2048$/
         : /shared memory of sm_80 is too small for s[aw]$/,
       JSON.stringify(settings),
     );

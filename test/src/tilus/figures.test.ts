@@ -79,7 +79,7 @@ test('Tilus Figs. 9 and 2: weights of i6 are transformed, then multiplied', () =
 test('Tilus Fig. 9 as printed has the layout of A: a View that does not keep the bits of a thread', () => {
   assert.throws(() => check(parse(figure9('column(2, 2).spatial(8, 4).local(1, 2)', 'BM'))), {
     code: 'LPQ_TILUS',
-    message: 'line 19, b = View(b, dtype=u8, layout=local(3).spatial(32)): a View keeps the bits of each thread',
+    message: 'line 19, b = View(b, dtype=u8, layout=local(3).spatial(32)): a View must keep the bits of each thread',
   });
 });
 

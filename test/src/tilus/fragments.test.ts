@@ -103,6 +103,6 @@ test('a Cast leaves every element in its thread', () => {
   assert.throws(() => check(program('fragments'), { settings: { LB: 'local(1, 2 * P).spatial(16, 2).local(1, 4)' } }), {
     code: 'LPQ_TILUS',
     message:
-      /^line 28, w = Cast\(q, X, layout=LB\): a Cast leaves every element in its thread, in another order at most$/,
+      /^line 28, w = Cast\(q, X, layout=LB\): a Cast keeps every element in its thread; only their order may change$/,
   });
 });

@@ -71,7 +71,7 @@ test('what a warpgroup leaves undefined is reported', () => {
   };
   const cases: readonly (readonly [RegExp, string, string?])[] = [
     [
-      /reads byte 0 of shared memory before the copy of line 24 .* has landed$/,
+      /reads byte 0 of shared memory before the copy of line 24 .* has arrived$/,
       'BarrierWait(full, step % STAGES, step / STAGES % 2)',
       'x = 0',
     ],
@@ -80,8 +80,8 @@ test('what a warpgroup leaves undefined is reported', () => {
       /thread 0 writes byte \d+ of shared memory, which others read with nothing in between$/,
       '        Synchronize()\n',
     ],
-    [/waits for ever: 0 of 1 copies of this phase were begun$/, 'min(STAGES - 1, STEPS)', '1'],
-    [/waits for ever: 1 of 2 copies/, 'AllocateBarrier(STAGES)', 'AllocateBarrier(STAGES, 2)'],
+    [/waits forever: 0 of 1 copies of this phase have begun$/, 'min(STAGES - 1, STEPS)', '1'],
+    [/waits forever: 1 of 2 copies/, 'AllocateBarrier(STAGES)', 'AllocateBarrier(STAGES, 2)'],
     [/takes barrier 4 of 4$/, 'BarrierWait(full, step % STAGES', 'BarrierWait(full, STAGES'],
     [/the operand in shared memory is swizzled and has rows of 64 numbers$/, 'BM = 64', 'BM = 40'],
     [/TMA copies rows of 128 bytes to a swizzled tensor$/, 'swizzle=1', 'swizzle=0'],

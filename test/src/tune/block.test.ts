@@ -189,7 +189,7 @@ test('blocks without a gradient are named by what lacks it; in all other familie
     }
   };
   assert.equal(lacking('gemma3n_text', 0), 'alternating updates');
-  assert.equal(lacking('longcat_flash', 0), 'experts that are added behind a later block');
+  assert.equal(lacking('longcat_flash', 0), 'experts that are added after a later block');
   assert.equal(lacking('deepseek_v4', 0), 'hyper-connections');
   const whole = (name: string): boolean => {
     const source = SourceCheckpoint.open(path.join(ARCHITECTURES, name));

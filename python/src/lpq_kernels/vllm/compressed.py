@@ -1,4 +1,4 @@
-"""compressed-tensors checkpoints with experts of integers, for which vLLM has no product on a CPU: vLLM's loader, lpq's products."""
+"""compressed-tensors checkpoints with integer experts, which vLLM cannot multiply on a CPU: vLLM loads them, lpq multiplies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PACKED = "pack-quantized"
 
 
 class LpqCompressedTensorsConfig(CompressedTensorsConfig):
-    """What vLLM's configuration says of linears, heads and caches, and lpq's experts of packed integers."""
+    """vLLM's configuration for linears, heads and caches, with lpq's method for experts of packed integers."""
 
     NAME = "lpq_compressed_tensors"
 
@@ -33,7 +33,7 @@ class LpqCompressedTensorsConfig(CompressedTensorsConfig):
 
     @classmethod
     def override_quantization_method(cls, hf_quant_cfg: dict[str, Any], user_quant: str | None, hf_config: Any = None) -> str | None:
-        """Claims checkpoints of mixtures with groups of packed integers, or what the user asked it for by name."""
+        """Claims checkpoints of mixtures with groups of packed integers, and those for which the user names it."""
         if str(hf_quant_cfg.get("quant_method", "")).lower() != "compressed-tensors" or user_quant not in (None, "compressed-tensors", cls.NAME):
             return None
         groups = (hf_quant_cfg.get("config_groups") or {}).values()
@@ -49,7 +49,7 @@ class LpqCompressedTensorsConfig(CompressedTensorsConfig):
         names = (layer.ckpt_gate_proj_name, layer.ckpt_up_proj_name, layer.ckpt_down_proj_name)
         schemes = [self.get_scheme_dict(layer, f"{prefix}.0.{name}") for name in names]
         if any(scheme != schemes[0] for scheme in schemes):
-            raise ValueError(f"'{prefix}' has experts whose parts are of different types, which vLLM holds as one tensor")
+            raise ValueError(f"'{prefix}' has experts whose parts have different types, and vLLM holds them as one tensor")
         if schemes[0] is None:
             return UnquantizedFusedMoEMethod(layer.moe_config)
         weights, inputs = schemes[0]["weights"], schemes[0]["input_activations"]
@@ -59,7 +59,7 @@ class LpqCompressedTensorsConfig(CompressedTensorsConfig):
 
 
 class LpqCompressedTensorsExpertsMethod(PackedExpertsMethod):
-    """Experts of 2 to 8 bits, loaded by vLLM as w13 (gate, then up, along their outputs) and w2 (down), words along the inputs."""
+    """Experts of 2 to 8 bits, loaded by vLLM as w13 (gate, then up, along their outputs) and w2 (down), with words along the inputs."""
 
     def __init__(self, weights: Any, layer: RoutedExperts, prefix: str) -> None:
         super().__init__(layer.moe_config)
@@ -67,7 +67,7 @@ class LpqCompressedTensorsExpertsMethod(PackedExpertsMethod):
         self.group = -1 if weights.group_size is None else weights.group_size
         why = refused(layer)
         if why is None and getattr(weights.actorder, "value", weights.actorder) == "group":
-            why = "their columns are in an order of their own (actorder: group), and vLLM loads none for experts"
+            why = "their columns are reordered (actorder: group), and vLLM loads no order of columns for experts"
         if why is not None:
             raise ValueError(f"'{prefix}' has experts in compressed-tensors: {why}")
 
@@ -79,7 +79,7 @@ class LpqCompressedTensorsExpertsMethod(PackedExpertsMethod):
         if why is None and (hidden_size * bits % 32 or size * bits % 32):
             why = f"a rank's experts of {size} do not end where a word of {bits}-bit codes ends: choose another tensor parallel size"
         if why is None and group != -1 and (hidden_size % group or size % group):
-            why = f"a rank's experts of {size} are no whole number of groups of {group}: choose another tensor parallel size"
+            why = f"a rank's experts of {size} are not a whole number of groups of {group}: choose another tensor parallel size"
         if why is not None:
             raise ValueError(why)
         for name, k, n in (("w13", hidden_size, 2 * size), ("w2", size, hidden_size)):
@@ -109,7 +109,7 @@ class LpqCompressedTensorsExpertsMethod(PackedExpertsMethod):
                     delattr(layer, f"{name}_weight_{each}")
 
     def _block(self, layer: RoutedExperts, name: str, expert: int, first: int, end: int) -> torch.Tensor:
-        """Outputs first to end of an expert's w13 or w2. A code that stands for 0 is 2^(bits - 1) where there are no zero points."""
+        """Outputs first to end of an expert's w13 or w2. Without zero points, the code of 0 is 2^(bits - 1)."""
         words, scales = (getattr(layer, f"{name}_weight_{each}").data[expert, first:end] for each in ("packed", "scale"))
         bits, k = self.bits, words.shape[1] * 32 // self.bits
         zeros = None

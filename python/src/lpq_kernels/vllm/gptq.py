@@ -19,7 +19,7 @@ from .kernel import adopt, gptq_block, product, refusal
 
 
 def has_experts(hf_config: Any) -> bool:
-    """Whether a model's configuration is a mixture's."""
+    """Whether a model's configuration describes a mixture of experts."""
     text = hf_config.get_text_config() if hasattr(hf_config, "get_text_config") else hf_config
     return any(getattr(text, key, None) for key in ("num_experts", "num_local_experts", "n_routed_experts"))
 

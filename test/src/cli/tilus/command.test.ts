@@ -92,10 +92,10 @@ test('lpq tilus refuses what it cannot do, and writes nothing', async (t) => {
     [2, /^LPQ_USAGE {2}--arch does not take '70'/, 'show', 'matmul', '--arch', '70'],
     [2, /^LPQ_USAGE {2}--part does not take 'grid'/, 'show', 'matmul', '--part', 'grid'],
     [2, /^LPQ_USAGE {2}--output takes a file that ends in \.cu or \.cubin/, 'compile', 'matmul', '-o', out],
-    [2, /^LPQ_USAGE {2}--name takes a name of C/, 'compile', 'matmul', '--name', 'a b'],
+    [2, /^LPQ_USAGE {2}--name takes a C identifier/, 'compile', 'matmul', '--name', 'a b'],
     [2, /^LPQ_USAGE {2}--out takes NAME=FILE:BYTES/, 'run', 'sum', '--out', `c_ptr=${out}`],
     [4, /^LPQ_FILE {2}the input .* could not be read/, 'run', 'sum', '--in', `parts_ptr=${path.join(dir, 'absent')}`],
-    [4, /^LPQ_TILUS {2}sum is launched without a fitting parts_ptr/, 'run', 'sum', '--out', `c_ptr=${out}:64`],
+    [4, /^LPQ_TILUS {2}sum is launched without a suitable parts_ptr/, 'run', 'sum', '--out', `c_ptr=${out}:64`],
   ];
   for (const [code, message, ...words] of cases) {
     const ran = await lpq(['tilus', ...words]);
