@@ -1,14 +1,14 @@
 import type { TensorSpec } from '../safetensors/header.js';
 
-/** A routed expert in the name of a tensor: what holds a block's experts, and which of them it is. */
+/** A routed expert in the name of a tensor: the path of its block's experts, and its index. */
 const EXPERT = /^(.*\.experts)\.(\d+)\./;
 
-/** The rank of a tensor that is an expert's; undefined where every rank has it. */
+/** The rank of an expert's tensor; undefined for tensors that every rank has. */
 export type ExpertRank = (tensor: string) => number | undefined;
 
 /**
- * How `ranks` of expert parallelism share experts: in order, as many each, the first ones one more where it does not come out even (vLLM's
- * linear placement). `names` are the model's tensors. Also the least number of experts of a block, 0 where none has a tensor of its own.
+ * How `ranks` of expert parallelism share experts: in order, the same number each, the first ranks one more if the division has a rest (vLLM's
+ * linear placement). `names` are the model's tensors. Also the least number of experts of a block; 0 if no expert has separate tensors.
  */
 export function expertRanks(names: Iterable<string>, ranks: number): { readonly rankOf: ExpertRank; least: number } {
   const counts = new Map<string, number>();
@@ -29,13 +29,13 @@ export function expertRanks(names: Iterable<string>, ranks: number): { readonly 
   return { rankOf, least: counts.size > 0 ? Math.min(...counts.values()) : 0 };
 }
 
-/** What all ranks have, then what each has, in the order given. */
+/** The tensors of all ranks, then those of each rank, in the given order. */
 export function byRank(specs: readonly TensorSpec[], rankOf: ExpertRank): TensorSpec[] {
   const key = ({ name }: TensorSpec) => rankOf(name) ?? -1;
   return [...specs].sort((a, b) => key(a) - key(b));
 }
 
-/** Of tensors that one pack holds; with one rank every tensor is all ranks'. */
+/** For the tensors of one pack; with one rank, all ranks have every tensor. */
 export function rankOfExperts(specs: readonly TensorSpec[], ranks = 1): ExpertRank {
   if (ranks === 1) return () => undefined;
   return expertRanks(

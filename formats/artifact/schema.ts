@@ -40,7 +40,7 @@ export const packedModuleSchema = z.strictObject({
    * beside it. Other targets pack such modules for 16 bits, and leave this out.
    */
   activations: activationsSchema.optional(),
-  /** The largest magnitude of its input (formats/canonical/spec.md), of layouts that store a scale made of it. */
+  /** The largest magnitude of its input (formats/canonical/spec.md), for layouts that store a scale computed from it. */
   inputMost: z.number().positive().optional(),
   /** What the target did and why, one sentence each: padding, a fallback, a choice between layouts. */
   notes: z.array(z.string()),
@@ -71,9 +71,9 @@ export const artifactSchema = z.strictObject({
   files: z.record(z.string(), sha256Schema),
   /** How the cache of keys and values is packed (formats/kv), where the quantized checkpoint says so; for comet, how it is simulated. */
   kv: z.union([kvChannelsSchema, kvSchemeSchema]).optional(),
-  /** Scales of a cache in FP8: what they were made of, and the tensors -> their hashes. */
+  /** Scales of a cache in FP8: the largest magnitudes that they come from, and the tensors -> their hashes. */
   kvScales: z.strictObject({ most: kvMostSchema, tensors: z.record(z.string(), sha256Schema) }).optional(),
-  /** Ranks of expert parallelism: no file holds experts of two of them, or an expert and what all ranks read (expert-ranks.ts). */
+  /** Ranks of expert parallelism: no file holds experts of two ranks, or an expert and a tensor of all ranks (expert-ranks.ts). */
   expertRanks: z.int().min(2).optional(),
   provenance: provenanceSchema,
   /** sha256 of this very file with these 64 digits written as zeros (seal.ts): covers names, notes and white space. */

@@ -26,9 +26,9 @@ export interface ArtifactPlan {
   /** Tensors that go through unchanged. */
   readonly carried: readonly TensorSpec[];
   readonly kv?: ArtifactManifest['kv'];
-  /** What scales of a cache in FP8 were made of, and their tensors. */
+  /** The largest magnitudes behind the scales of a cache in FP8, and the tensors of the scales. */
   readonly kvScales?: { readonly most: KvMost; readonly tensors: readonly TensorSpec[] };
-  /** Ranks of expert parallelism whose experts are in files of their own. */
+  /** Ranks of expert parallelism, whose experts are in separate files. */
   readonly expertRanks?: number;
   /** Text of config.json as it shall be, quantization_config included. */
   readonly config: string;

@@ -85,7 +85,7 @@ export const moduleSchema = z.strictObject({
   sparsity: z.enum(['none', '2:4']).default('none'),
   /** The linear reads codes instead of its input. */
   activations: activationsSchema.optional(),
-  /** The largest magnitude of what the linear reads, an f32, over the calibration text in the unquantized model: static scales of activations. */
+  /** The largest magnitude of the linear's input, an f32, over the calibration text in the unquantized model; for static scales of activations. */
   inputMost: z.number().positive().optional(),
   /** dtype that the weight had in the source. */
   sourceDtype: z.string(),
@@ -140,8 +140,8 @@ export const provenanceSchema = z.strictObject({
 export type Provenance = z.infer<typeof provenanceSchema>;
 
 /**
- * By the path of an attention: the largest magnitudes, f32, of the keys (turned and normalised) and the values that it reads, over the
- * calibration text in the unquantized model.
+ * By the path of an attention: the largest magnitudes, f32, of its keys (after rotary positions and norms) and values, over the calibration
+ * text in the unquantized model.
  */
 export const kvMostSchema = z.record(
   z.string(),
@@ -157,7 +157,7 @@ export const canonicalSchema = z.strictObject({
   carried: z.record(z.string(), sha256Schema),
   /** The cache of keys and values: simulated (W4Ax), or packed (formats/kv). */
   kv: z.union([kvChannelsSchema, kvSchemeSchema]).optional(),
-  /** What scales of a cache in FP8 are made of. */
+  /** The largest magnitudes for scales of a cache in FP8. */
   kvMost: kvMostSchema.optional(),
   provenance: provenanceSchema,
 });

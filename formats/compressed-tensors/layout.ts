@@ -81,7 +81,7 @@ export function byteTensors(
   ];
 }
 
-/** mxfp8-quantized: E4M3 codes [N, K] and powers of two, E8M0 as U8, for 32 of them each. */
+/** mxfp8-quantized: E4M3 codes [N, K], and a power of two (E8M0 as U8) for every 32 of them. */
 export function mxfp8Tensors(name: string, [n, k]: readonly [number, number]): TensorSpec[] {
   if (k % 32 !== 0)
     throw new LpqError('LPQ_PACK', `module '${name}' does not fit mxfp8: groups of 32 do not divide ${k}`);

@@ -19,7 +19,7 @@ import type { WeightScheme } from './read-schemes.js';
 const MX_GROUP = 32;
 
 /**
- * A linear whose codes lie one a byte: mxfp8-quantized, int-quantized (`weight` I8) or float-quantized (`weight` F8_E4M3). undefined where
+ * A linear with one code per byte: mxfp8-quantized, int-quantized (`weight` I8) or float-quantized (`weight` F8_E4M3). undefined where
  * the weight is a plain float, whose scale is of something else (a KV cache).
  */
 export function plainModule(ctx: ForeignContext, name: string, scheme: WeightScheme): ForeignModule | undefined {

@@ -22,24 +22,24 @@ export interface CompressedScheme {
   readonly block?: readonly [number, number];
   /** weight: scales belong to static groups in the original order; group: weight_g_idx is stored. */
   readonly actorder?: 'group' | 'weight' | null;
-  /** Of scales, where readers tell forms apart by it. */
+  /** The dtype of scales, if readers distinguish forms by it. */
   readonly scaleDtype?: string;
-  /** What the engine rounds activations to; absent: they keep their 16 bits. */
+  /** The form to which the engine rounds activations; absent: they stay in 16 bits. */
   readonly activations?: ActivationScheme;
 }
 
-/** How activations are rounded, in the words of the format's configuration. */
+/** How activations are rounded, in the terms of the format's configuration. */
 export interface ActivationScheme {
   readonly bits: number;
   readonly type: 'int' | 'float';
   readonly strategy: 'token' | 'tensor' | 'group' | 'tensor_group';
   readonly groupSize?: number;
-  /** true: scales are made while the model runs; local: those of groups are, under a second level that is stored. */
+  /** true: the engine computes scales while the model runs; local: it computes those of groups, and the second level is stored. */
   readonly dynamic: boolean | 'local';
   readonly scaleDtype?: string;
 }
 
-/** One scale per token, made while the model runs. */
+/** One scale per token, computed while the model runs. */
 export const tokens = (bits: number, type: 'int' | 'float'): ActivationScheme => ({
   ...{ bits, type, strategy: 'token', dynamic: true },
 });
@@ -47,7 +47,7 @@ export const tokens = (bits: number, type: 'int' | 'float'): ActivationScheme =>
 /** FP8 with one stored scale, `input_scale`. */
 export const STATIC_FP8: ActivationScheme = { bits: 8, type: 'float', strategy: 'tensor', dynamic: false };
 
-/** NVFP4 whose second level is stored, `input_global_scale`. */
+/** NVFP4 with a stored second level, `input_global_scale`. */
 export const NVFP4_INPUT: ActivationScheme = {
   ...{ bits: 4, type: 'float', strategy: 'tensor_group', groupSize: 16, dynamic: 'local' },
   scaleDtype: 'torch.float8_e4m3fn',
@@ -58,7 +58,8 @@ export type TargetedScheme = CompressedScheme & { readonly targets: readonly str
 
 /**
  * quantization_config, whole: its readers forbid unknown keys. Every group names its format, which some readers look for
- * there alone; several at once make `mixed-precision`. `ignore`: Linears that stay as they are. `kvScales`: the cache has FP8 scales. Throws LPQ_PACK for bits that the format lacks.
+ * there alone; several at once make `mixed-precision`. `ignore`: unquantized Linears. `kvScales`: the cache has FP8 scales. Throws
+ * LPQ_PACK for bits that the format lacks.
  */
 export function quantizationConfig(options: {
   groups: readonly TargetedScheme[];
@@ -78,7 +79,7 @@ export function quantizationConfig(options: {
   };
 }
 
-/** MXFP8: powers of two for 32 values each, made as it runs. */
+/** MXFP8: a power of two for every 32 values, computed while the model runs. */
 export const MXFP8_INPUT: ActivationScheme = {
   ...{ bits: 8, type: 'float', strategy: 'group', groupSize: 32, dynamic: true, scaleDtype: 'torch.uint8' },
 };
@@ -108,7 +109,7 @@ function configGroup(scheme: TargetedScheme): Record<string, unknown> {
   };
 }
 
-/** Only what is stored was observed. */
+/** Only stored scales have an observer. */
 function activationArguments({ bits, type, strategy, groupSize, dynamic, scaleDtype }: ActivationScheme) {
   return {
     num_bits: bits,

@@ -4,8 +4,8 @@ import type { SavedStatistics } from '../statistics/read.js';
 import type { Importance, ImportanceEntry } from './importance.js';
 
 /**
- * The diagonals of saved second moments, which are the sums of squares of what linears read. Throws LPQ_IMATRIX where no linear has a
- * place in GGUF, LPQ_STATISTICS.
+ * The diagonals of saved second moments: the sums of squares of the inputs of linears. Throws LPQ_IMATRIX if GGUF has no tensor for any
+ * linear, and LPQ_STATISTICS.
  */
 export async function importanceOf(statistics: SavedStatistics): Promise<Importance> {
   const { feeds, calibration } = statistics.manifest;

@@ -4,7 +4,7 @@ import { text, u32 } from '../gguf/metadata.js';
 import { GgufWriter } from '../gguf/write.js';
 import type { Importance, ImportanceEntry } from './importance.js';
 
-/** Writes llama-imatrix' form of today, or, where the name ends in .dat, its older one. Throws LPQ_OUTPUT_WRITE, LPQ_DISK_FULL. */
+/** Writes llama-imatrix's current form, or its older one if the name ends in .dat. Throws LPQ_OUTPUT_WRITE, LPQ_DISK_FULL. */
 export async function writeImportance(file: string, importance: Importance): Promise<void> {
   if (!file.endsWith('.dat')) return writeGguf(file, importance);
   try {
@@ -38,7 +38,7 @@ async function writeGguf(file: string, { entries, chunks, chunkSize, datasets }:
   }
 }
 
-/** Mean squares times the calls, of which there is one number an entry: the tokens, of experts their mean. */
+/** Mean squares times the number of calls, which an entry has once: its tokens, or for experts their mean. */
 function legacy({ entries, chunks, datasets }: Importance): Buffer {
   const i32 = (value: number): Buffer => {
     const bytes = Buffer.alloc(4);
@@ -55,7 +55,7 @@ function legacy({ entries, chunks, datasets }: Importance): Buffer {
   return Buffer.concat([i32(entries.size), ...parts, i32(chunks), ...string(datasets.join(', '))]);
 }
 
-/** 1 for a matrix that no token was sent to, as llama.cpp has it. */
+/** 1 for a matrix that saw no token, as in llama.cpp. */
 function meansOf({ sums, counts }: ImportanceEntry): Float32Array<ArrayBuffer> {
   const k = sums.length / counts.length;
   return Float32Array.from(sums, (sum, i) => {

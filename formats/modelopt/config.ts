@@ -1,15 +1,15 @@
-/** What one module of a ModelOpt checkpoint is. */
+/** One module of a ModelOpt checkpoint. */
 export interface ModelOptAlgo {
   readonly algo: string;
   readonly group?: number | undefined;
 }
 
-/** Whose layout it is: loaders of hf_quant_config.json look for this name and refuse others. */
+/** The producer of the layout: loaders of hf_quant_config.json look for this name and refuse others. */
 const PRODUCER = { name: 'modelopt', version: '0.47.0' };
 
 /**
- * The two statements of one quantization: hf_quant_config.json, which TensorRT-LLM reads, and quantization_config of config.json, which
- * vLLM prefers. One algorithm for all modules, or MIXED_PRECISION with one each. `plain`: names of linears that stay as they are.
+ * The two configurations of one quantization: hf_quant_config.json, which TensorRT-LLM reads, and quantization_config of config.json, which
+ * vLLM prefers. They state one algorithm for all modules, or MIXED_PRECISION with one for each. `plain`: names of unquantized linears.
  */
 export function modelOptConfig(options: {
   readonly modules: ReadonlyMap<string, ModelOptAlgo>;

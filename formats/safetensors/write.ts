@@ -18,7 +18,7 @@ export interface WriterOptions {
   readonly metadata?: Readonly<Record<string, string>>;
   /** model -> model.safetensors, model-00001-of-00002.safetensors. */
   readonly stem?: string;
-  /** Tensors of different parts are in different files; those of one follow each other. */
+  /** Tensors of different parts are in different files; the files of a part follow each other. */
   readonly partOf?: (tensor: string) => number | undefined;
   /**
    * The directory is itself a partial output: files have their final names and size from the start, those that an

@@ -102,7 +102,7 @@ export class SavedStatistics {
     }
   }
 
-  /** The diagonal of H, F32 [K]: sums of squares. Throws as moments(). */
+  /** The diagonal of H, F32 [K]: sums of squares. Throws the same errors as moments(). */
   async diagonal(name: string): Promise<Float32Array> {
     const { k } = await this.intact(name);
     const packed = (this.owner.get(name) as SafetensorsFile).tensor(name);

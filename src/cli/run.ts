@@ -22,7 +22,7 @@ export interface ComputeOptions {
   readonly vramLimit?: number;
   /** Of a CUDA device, between products. */
   readonly activations?: 'f16' | 'bf16';
-  /** What the CPU multiplies in; default f32. */
+  /** Number format of the CPU's products; default f32. */
   readonly products?: NativeRuntime['products'] | undefined;
 }
 

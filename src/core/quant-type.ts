@@ -86,7 +86,7 @@ export function quantType(name: string): QuantType {
   });
 }
 
-/** Whether there is a type of that very name. */
+/** Whether a type with exactly this name exists. */
 export function isQuantType(name: string): boolean {
   return TYPES.has(name);
 }

@@ -12,7 +12,7 @@ export interface EngineForm {
   readonly groups: readonly (number | 'channel')[];
   /** A name of lpq pack --target. */
   readonly target: string;
-  /** The target where a scale of each linear's input was calibrated, if it is another; `only`: the engine reads no other. */
+  /** The target for calibrated scales of linears' inputs, if it differs; `only`: the engine reads only this one. */
   readonly calibrated?: { readonly target: string; readonly only?: true };
   /** Which scales it stores: as exact as f16, or in the dtype in which the model computes. */
   readonly scales: 'f16' | 'model';

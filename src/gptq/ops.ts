@@ -52,7 +52,7 @@ export const gptqOps = {
   refit: (rt: NativeRuntime, p: SolveInputs, level: Tensor, refitted: Tensor, tm?: Tensor) =>
     rt.enqueue('gptq_refit', [p.t, p.matrix, level, p.zero, p.group, ...(tm ? [tm] : [])], [p.scale, refitted]),
 
-  /** T M for refit, on the CPU; a device computes it as it goes. The caller disposes of it. */
+  /** T M for refit, on the CPU; a device computes it during the refit. The caller disposes of it. */
   projected: (rt: NativeRuntime, { t, matrix }: Pick<SolveInputs, 't' | 'matrix'>): Tensor | undefined => {
     if (rt.device !== 'cpu') return undefined;
     const tm = rt.allocate('f32', t.shape);

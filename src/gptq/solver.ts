@@ -145,7 +145,7 @@ export class FeedSolver implements FeedQuantizer {
     }
   }
 
-  /** Rounds of scale refit, where `refits` is given, and coordinate descent. */
+  /** Rounds of scale refit, if `refits` is given, and of coordinate descent. */
   private refine(refits: SolveInputs | undefined, level: Tensor, count: Tensor, sweep: (sweeps: number) => void): void {
     const { rt, options } = this;
     if (options.rounds === 0) return;

@@ -39,7 +39,7 @@ export interface Architecture {
   readonly published?: PublishedKeys;
   /** Present where a block has one branch, with the names of attention, MLP and experts alike. */
   readonly single?: SingleBranch;
-  /** What a checkpoint has otherwise whose tensors have one that ends so: as its authors publish it, where classes save it by other names. */
+  /** The differences of checkpoints with a tensor whose name ends so: those that the authors publish under other names than the class saves. */
   readonly spelled?: readonly { readonly has: string; readonly as: Partial<Architecture> }[];
   /** Names in blocks, and what checkpoints without those have instead. */
   readonly respelled?: readonly (readonly [name: string, instead: string])[];

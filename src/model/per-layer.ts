@@ -40,7 +40,7 @@ export function perLayerInputs(
   return { [PER_LAYER]: made };
 }
 
-/** A batch's vectors of all blocks, of what its state carries along. */
+/** A batch's vectors for all blocks, from its state. */
 export function perLayerVectors(carried: BlockState['carried']): Tensor {
   return weightOf(new Map(Object.entries(carried ?? {})), PER_LAYER);
 }

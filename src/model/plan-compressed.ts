@@ -187,7 +187,7 @@ function ropeOf(config: Config, kind: 'main' | 'compress', headDim: number, rota
   throw config.error('qk_rope_head_dim', 'is not what partial_rotary_factor says', rotary, spec.rotary);
 }
 
-/** What files say that have one object for all blocks: those without entries turn by the plain angles. */
+/** The rope of files with one object for all blocks: blocks without entries turn by the plain angles. */
 function publishedRope(config: Config, kind: 'main' | 'compress'): Config | undefined {
   const written = config.object('rope_parameters') ?? config.object('rope_scaling');
   if (written?.find('main', 'compress')) return undefined;

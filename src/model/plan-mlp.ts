@@ -18,7 +18,7 @@ export interface GatedMlpPlan extends BranchPlan {
   readonly deviations?: number;
   /** Multiplies what gate makes. */
   readonly gateScale?: number;
-  /** In the place of the activation. */
+  /** Instead of the activation. */
   readonly clamped?: ClampedGate;
 }
 
@@ -33,7 +33,7 @@ export interface FusedMlpPlan extends BranchPlan {
   readonly gateUp: LinearPlan;
   readonly down: LinearPlan;
   readonly activation: Activation;
-  /** In the place of the activation. */
+  /** Instead of the activation. */
   readonly clamped?: ClampedGate;
 }
 

@@ -16,7 +16,7 @@ export interface PredictionPlan {
   readonly before: NormPlan | undefined;
 }
 
-/** A config that says more is damaged. */
+/** A config with a larger number is damaged. */
 const MOST_LAYERS = 64;
 
 /** Module paths have the number that layer `at` of such layers has, in a model of so many blocks. */
@@ -24,7 +24,7 @@ export function predictionPath({ numbered }: PredictionTable, name: string, at: 
   return name.replace('{layer}', String(numbered === 'on' ? blocks + at : at));
 }
 
-/** How many such layers a checkpoint has: those with a weight where the table says, or where there are no weights, as config.json says. */
+/** The number of such layers in a checkpoint: those that have the weight that the table names, or without weights the number in config.json. */
 export function predictionLayers(table: Architecture, source: WeightShapes, blocks: number): number {
   const { prediction } = table;
   if (!prediction) return 0;
@@ -49,7 +49,7 @@ export function predictionRoot({ prediction }: Architecture, module: string, blo
   return /^\d+$/.test(index) && Number(index) >= blocks ? before + index + after : undefined;
 }
 
-/** Index of the block whose attention a layer has that is block `index` itself. */
+/** Index of the block with the same attention as the layer that is block `index`. */
 export function likeBlock(config: Config, { like }: PredictionTable, index: number): number {
   if (like === undefined) return index;
   const found = like === 'first' ? 0 : config.list('layer_types', 'string').indexOf('sliding_attention');

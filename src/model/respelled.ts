@@ -9,7 +9,7 @@ export function respelledBlocks(table: Architecture, source: WeightShapes): Arch
   return { ...named, recurrent: { ...named.recurrent, mixer: { ...named.recurrent.mixer, equalConvs: true } } };
 }
 
-/** The table as checkpoints with these tensors are published. */
+/** The table for published checkpoints with these tensors. */
 export function spelledFor(table: Architecture, tensors: Iterable<string>): Architecture {
   if (!table.spelled) return table;
   const names = [...tensors];

@@ -14,7 +14,7 @@ export interface CompressedLayout extends PackLayout {
 
 export const SCALE_DTYPES: Readonly<Record<string, 'F16' | 'BF16' | 'F32'>> = { f16: 'F16', bf16: 'BF16', f32: 'F32' };
 
-/** Why there is no static scale of activations. */
+/** The reason for no static scale of activations. */
 export const NO_INPUT = noForm('its input has no calibrated scale', 'Quantize it with --input-scales.');
 
 /** What no form of floats has. */

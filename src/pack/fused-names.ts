@@ -1,12 +1,12 @@
-/** What vLLM makes one linear of, and what it calls that. */
+/** The linears that vLLM fuses into one, and the name of the fused linear. */
 const FUSED: readonly (readonly [whole: string, parts: readonly string[]])[] = [
   ['qkv_proj', ['q_proj', 'k_proj', 'v_proj']],
   ['gate_up_proj', ['gate_proj', 'up_proj']],
 ];
 
 /**
- * The name that vLLM asks for instead of a linear's own: that of the linear which it fuses it into, or of the experts of a block, where
- * `ruleOf` gives all of those together the one rule. Undefined where it asks for the linear, or its parts have different rules.
+ * The name that vLLM looks up instead of a linear's own: that of the fused linear, or of the experts of a block, if `ruleOf` gives all parts
+ * the same rule. Undefined if vLLM looks up the linear itself, or if the parts have different rules.
  */
 export function fusedName(name: string, ruleOf: ReadonlyMap<string, string>): string | undefined {
   const experts = /^(.*\.experts)\.\d+\./.exec(name)?.[1];

@@ -17,7 +17,7 @@ export interface Fit {
   readonly notes: readonly string[];
   /** Codes stand whole in each word, as in the file that the module came from. */
   readonly packing?: 'whole';
-  /** What a stored scale of the input is made of. */
+  /** The largest magnitude that a stored scale of the input comes from. */
   readonly inputMost?: number;
 }
 

@@ -4,9 +4,9 @@ import { escaped, type ModelRoles } from './roles.js';
 export interface LeftPlain {
   /** Module paths. */
   readonly modules: readonly string[];
-  /** What all modules of a layer of multi-token prediction begin with in which nothing is quantized: by the checkpoint's names. */
+  /** Prefixes of the multi-token prediction layers in which nothing is quantized, by the checkpoint's names. */
   readonly layers: readonly string[];
-  /** The same as regular expressions that also match vLLM's names, where it has others. */
+  /** The same as regular expressions, which also match vLLM's names if they differ. */
   readonly patterns: readonly string[];
 }
 

@@ -55,11 +55,11 @@ export interface PackRequest {
   readonly target: string;
   /** Ranks of tensor parallelism that share the modules; default 1. */
   readonly ranks?: number;
-  /** Ranks of expert parallelism, whose experts are in files of their own; default 1. */
+  /** Ranks of expert parallelism, whose experts go to separate files; default 1. */
   readonly expertRanks?: number;
   /** Unquantized checkpoint that targets which search for their codes take weights from; default: as they were quantized. */
   readonly source?: string | undefined;
-  /** Importance matrix: what errors of columns weigh in such a search (formats/imatrix/read.ts); default: all the same. */
+  /** Importance matrix with the weights of columns' errors in such a search (formats/imatrix/read.ts); default: all weigh the same. */
   readonly importance?: string | undefined;
   /** Directory to make. */
   readonly output: string;
@@ -188,7 +188,7 @@ export async function packCheckpoint(request: PackRequest): Promise<PackReport> 
   }
 }
 
-/** What only one process can pack. */
+/** Refuses options that only one process can handle. */
 function requireShardable(input: CanonicalCheckpoint, { target, expertRanks }: PackPlan): void {
   if (target.write)
     throw new LpqError('LPQ_USAGE', `--shard does not go with target ${target.name}, which is one file`);

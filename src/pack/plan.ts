@@ -26,7 +26,7 @@ export interface PackPlan {
   readonly plainLinears: readonly string[];
   /** Ranks of tensor parallelism, 1 without. */
   readonly ranks: number;
-  /** Ranks of expert parallelism, 1 without. */
+  /** Ranks of expert parallelism; 1: none. */
   readonly expertRanks: number;
   readonly roles: ModelRoles;
   readonly facts: ReadonlyMap<string, ModuleFacts>;

@@ -19,7 +19,7 @@ export interface ModelRoles {
   pattern(name: string): string;
   /** What all names of the layer of multi-token prediction begin with to which a module belongs; undefined of any other. */
   prediction(name: string): string | undefined;
-  /** The same of what vLLM calls such a module, where that is by another path. */
+  /** The same for vLLM's name of such a module, if its path differs. */
   predictionElsewhere(name: string): string | undefined;
   /** Whether vLLM looks a module of such a layer up under another name, too; its pattern then has both. */
   aliased(name: string): boolean;

@@ -94,7 +94,7 @@ export interface PackTarget {
   readonly tensorParallel?: boolean;
   /** Whether what linears read instead of their input (W4Ax) goes along; else weights are packed alone, for 16 bits. */
   readonly activations?: boolean;
-  /** Where its readers look for an FP8 scale of the keys or values of an attention; absent: they look for none. */
+  /** The tensor in which its readers look for an FP8 scale of the keys or values of an attention; absent: they read none. */
   kvScale?(attention: string, side: 'k' | 'v'): TensorSpec;
   /** What programs that read its artifacts do otherwise than these say. */
   readonly limits?: readonly ReaderLimit[];

@@ -28,7 +28,7 @@ export interface Method {
    * the whole model for it.
    */
   readonly codes?: { readonly block: number };
-  /** What the CPU multiplies in (NativeRuntime.products) until weights are solved; f32 where it is not given. */
+  /** Number format of the CPU's products (NativeRuntime.products) until weights are solved; default f32. */
   products?(settings: OptionValues): NativeRuntime['products'];
   /** Throws LPQ_USAGE for settings that contradict each other. */
   check?(settings: OptionValues): void;

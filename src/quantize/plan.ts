@@ -55,7 +55,7 @@ export function plannedModules(
   request: Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead' | 'redo'> & {
     readonly mtp?: boolean;
     readonly codes?: { readonly block: number } | undefined;
-    /** Whether the largest magnitudes of inputs will be known; until then they are said to be 1. */
+    /** Whether the largest magnitudes of inputs will be known; until then the plan states 1. */
     readonly inputScales?: boolean | undefined;
   },
 ): Map<string, ModuleDeclaration> {
@@ -80,7 +80,7 @@ export function plannedModules(
   ]);
 }
 
-/** A module as the checkpoint will declare it; `form`: what it reads instead of its input; `most`: the largest magnitude of that. */
+/** A module as the checkpoint will declare it; `form`: the codes that it reads instead of its input; `most`: the largest magnitude of the input. */
 export function declareModule(
   source: SourceView,
   linear: LinearRef,

@@ -13,26 +13,26 @@ import { disposeWeights, loadWeights } from '../model/weights.js';
 import { headStage } from './calibrated.js';
 import { KeptRows, Largest, WatchedCache } from './watched-cache.js';
 
-/** Largest magnitudes over a calibration text, in the unquantized model; of what was asked for. */
+/** Largest magnitudes over a calibration text in the unquantized model, as far as requested. */
 export interface Ranges {
-  /** Of what each linear reads, by its name. */
+  /** Of the input of each linear, by its name. */
   readonly inputs?: ReadonlyMap<string, number>;
-  /** Of the keys and values that each attention reads, by its path. */
+  /** Of the keys and values of each attention, by its path. */
   readonly cache?: KvMost;
 }
 
 export interface RangesRequest {
   readonly sequences: readonly Int32Array[];
-  /** Linears whose inputs are wanted. */
+  /** Linears whose inputs to measure. */
   readonly inputs?: ReadonlySet<string>;
-  /** Whether those of keys and values are wanted. */
+  /** Whether to measure keys and values. */
   readonly cache: boolean;
   readonly onBlock?: (block: number) => void;
 }
 
 const BATCH_TOKENS = 4096;
 
-/** Where nothing but zeros was seen, any scale will do. */
+/** If an input was always zero, any scale fits. */
 const OF_ZEROS = 1;
 
 type MostOfCache = KvMost[string];
@@ -97,7 +97,7 @@ export async function observeRanges(
   }
 }
 
-/** Blocks with keys and values. Throws LPQ_USAGE where a block caches something else. */
+/** Blocks with keys and values. Throws LPQ_USAGE if a block caches other tensors. */
 function attentionPlans(source: WeightSource): Map<number, AttentionPlan> {
   const plans = new Map<number, AttentionPlan>();
   for (const [block, { attention }] of planSource(source).blocks.entries()) {
@@ -136,7 +136,7 @@ async function look(
   }
 }
 
-/** What a block's cache held; a block that reads another's has the range of that one. */
+/** The range of a block's cache; a block that reads another block's cache has that block's range. */
 async function seenBy({ keys, values }: WatchedCache): Promise<MostOfCache> {
   return { keys: ((await keys?.most()) ?? 0) || OF_ZEROS, values: ((await values?.most()) ?? 0) || OF_ZEROS };
 }

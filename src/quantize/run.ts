@@ -55,7 +55,7 @@ export interface QuantizeRequest {
   readonly activations?: ReadonlyMap<string, ActivationForm>;
   /** How the cache of keys and values is quantized: recorded, and no part of what weights are solved for. */
   readonly kv?: KvForm;
-  /** Largest magnitudes of what linears read, and of keys and values: recorded, for static scales. */
+  /** Largest magnitudes of linears' inputs, and of keys and values, to record for static scales. */
   readonly ranges?: Ranges;
   /** Also quantize lm_head, where it is not tied to the embedding. */
   readonly lmHead: boolean;

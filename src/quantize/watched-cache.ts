@@ -20,7 +20,7 @@ export class Largest {
     for (const tensor of [this.channels, this.moments]) ops.zero(rt, tensor);
   }
 
-  /** Enqueues looking at x. */
+  /** Enqueues a measurement of x. */
   see(x: Tensor): void {
     ops.channelStatistics(this.rt, x, this.channels, this.moments);
   }
@@ -29,7 +29,7 @@ export class Largest {
     return (await readTyped<Float32Array>(this.rt, this.channels)).reduce((a, b) => Math.max(a, b), 0);
   }
 
-  /** That of x, which linears read. Throws LPQ_MODULE_NUMERICS. */
+  /** The largest magnitude of x, the input of linears. Throws LPQ_MODULE_NUMERICS. */
   async of(x: Tensor, linears: readonly LinearRef[]): Promise<number> {
     this.see(x);
     try {
@@ -69,7 +69,7 @@ export class KeptRows {
   }
 }
 
-/** Attention of whole sequences that notes how large keys, turned and normalised, and values are. */
+/** Attention of whole sequences that measures keys (after rotary positions and norms) and values. */
 export class WatchedCache {
   keys: Largest | undefined;
   values: Largest | undefined;

@@ -1,6 +1,6 @@
 import { decodeCode, type FloatType, QUANT_TYPES, type QuantType, valueRange } from '../core/quant-type.js';
 
-/** A type of elements: the 36 quantized types, and what tensor cores and addresses take. */
+/** A type of elements: the 36 quantized types, and those of tensor cores and addresses. */
 export interface ElementType {
   readonly name: string;
   readonly bits: number;
@@ -101,7 +101,7 @@ function numberOf(type: ElementType, code: number): number {
 
 /**
  * The bits of the number of a type that is nearest to `value`, ties to even. f16, bf16 and f32 become infinite beyond their range; integers
- * and quantized floats saturate. NaN becomes 0 where a type has none.
+ * and quantized floats saturate. NaN becomes 0 if the type has no NaN.
  */
 export function encode(type: ElementType, value: number): number {
   if (type.name === 'f32') {

@@ -25,7 +25,7 @@ export function withoutGradient({ attention, mlp, altUp, hyper, shortcut }: Bloc
   return mixing ?? (mlp.kind === 'experts' ? expertsWithoutGradient(mlp) : undefined);
 }
 
-/** What a pass chose, which another may be held to: where tokens go, and which keys they see. */
+/** The choices of a pass, which another pass can repeat: the experts of tokens, and the keys that they see. */
 export interface Choices {
   readonly routes?: Routes | undefined;
   readonly selection?: Selection | undefined;
@@ -44,7 +44,7 @@ export interface Pass {
 
 /**
  * Takes a state, which stays the caller's, through a block by its plan, as the stages do. `gradients`: dW f32 [N,K] of the linears to
- * be trained, by NAME. `held`: what an earlier pass chose, to be chosen again. Only for blocks that withoutGradient() finds nothing in.
+ * be trained, by NAME. `held`: the choices of an earlier pass, to repeat. Only for blocks whose withoutGradient() is undefined.
  */
 export async function passBlock(
   rt: NativeRuntime,

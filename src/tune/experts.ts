@@ -19,7 +19,7 @@ export function expertsWithoutGradient(plan: ExpertsPlan): string | undefined {
   return plan.router.n > plan.experts.length ? 'experts that pass their input on' : undefined;
 }
 
-/** Where a batch's tokens go, of the residual stream h. It belongs to the caller. */
+/** The experts of a batch's tokens, from the residual stream h. The caller owns it. */
 export async function routesOf(tape: Tape, plan: ExpertsPlan, h: Value, state: BlockState): Promise<Routes> {
   const { rt, weights } = tape;
   const read = expertInputs(rt, weights, plan, { ...state, h: h.tensor });
@@ -39,8 +39,8 @@ export async function routesOf(tape: Tape, plan: ExpertsPlan, h: Value, state: B
 }
 
 /**
- * The residual stream h with what a mixture of experts adds to it. Which experts a token goes to, and with what shares, is taken as given:
- * nothing is trained through the router.
+ * The residual stream h plus the output of a mixture of experts. The experts of a token and their shares are fixed: nothing is trained through
+ * the router.
  */
 export function passExperts(tape: Tape, plan: ExpertsPlan, h: Value, routes: Routes): Value {
   const { apart, shared, gate } = plan;

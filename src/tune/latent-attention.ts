@@ -48,7 +48,7 @@ export function passLatent(
   return tape.attention(q, k, v, batch, params, { selection });
 }
 
-/** The keys that an indexer chooses of x and the queries' compressed vectors; the caller's to dispose of. */
+/** The keys that an indexer chooses from x and the queries' compressed vectors. The caller disposes of them. */
 function selectionOf(
   { rt, weights }: Tape,
   { indexer, query }: MlaPlan,

@@ -17,7 +17,7 @@ export interface Value {
   readonly wanted: boolean;
 }
 
-/** How a gate acts on what stands beside it. */
+/** The action of a gate on the values that it multiplies. */
 export type GatedPlan = Exclude<GatePlan, { readonly kind: 'plain' }>;
 
 /**
@@ -52,7 +52,7 @@ export class Tape {
     });
   }
 
-  /** A norm of rows of plan.size, of which x has one or several a token. `gain`: in the place of its weight. */
+  /** A norm of rows of plan.size; x has one or several rows per token. `gain` replaces its weight. */
   norm(x: Value, plan: NormPlan, gain?: Tensor): Value {
     const { rt } = this;
     const rows = (tensor: Tensor) =>
@@ -73,7 +73,7 @@ export class Tape {
     });
   }
 
-  /** The weights [turns, size] of a norm whose heads have tensors of their own. */
+  /** The weights [turns, size] of a norm with a separate tensor for each head. */
   private gainsOf(plan: NormPlan): Tensor {
     const { turns, size } = plan;
     const gains = this.keep(this.rt.allocate('f32', [turns, size]));
@@ -93,7 +93,7 @@ export class Tape {
     });
   }
 
-  /** `selection`: which keys tokens see, which is taken as given. */
+  /** `selection`: the keys that tokens see, which are fixed. */
   attention(
     q: Value,
     k: Value,

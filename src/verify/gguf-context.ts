@@ -22,6 +22,6 @@ export interface GgufExpectation extends GgufContext {
   readonly from: BlocksFrom;
   /** What was quantized, where it is at hand. */
   readonly source: WeightSource | undefined;
-  /** What a search was weighed with, where it is at hand. */
+  /** The importance matrix of the search, if it is given. */
   readonly given: GivenImportance | undefined;
 }

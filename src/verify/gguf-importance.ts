@@ -5,7 +5,7 @@ import { fromTyped, type Tensor } from '../../native/binding.js';
 import type { GgufContext } from './gguf-context.js';
 import type { Entry } from './gguf-header.js';
 
-/** An importance matrix that a search was weighed with, and the file that it lies in. */
+/** The importance matrix that weighed a search, and its file. */
 export interface GivenImportance {
   readonly file: string;
   readonly importance: Importance;
@@ -33,8 +33,8 @@ export function importanceEntries(context: GgufContext, given: GivenImportance |
 }
 
 /**
- * F64 [K]: what squares of each column weigh in a stored matrix (NAME, or NAME[expert]). Where a search was weighed and the matrix is not
- * at hand, or lacks the tensor, nothing is known of it: zeros. Undefined: all alike.
+ * F64 [K]: the weight of each column's squares in a stored matrix (NAME, or NAME[expert]). Zeros if a search was weighed and the importance
+ * matrix is not given, or lacks the tensor. Undefined: all columns weigh the same.
  */
 export function columnWeights(
   context: GgufContext,

@@ -103,7 +103,7 @@ export interface VerifiedLayout {
   };
   /** A module may say what its linear reads instead of its input. */
   readonly activations?: boolean;
-  /** A scale of the input is stored, of a module that says how large that is (PackedModule.inputMost). */
+  /** Whether it stores a scale of the input, from the module's PackedModule.inputMost. */
   readonly input?: boolean;
   /** Codes may stand whole in each word (PackedModule.packing). */
   readonly wholeWords?: boolean;

@@ -43,11 +43,11 @@ export interface VerifiedTarget {
   readonly left: 'dense' | 'carried';
   /** Files that are made for it beside config.json, lpq.json and the shards. */
   readonly files: readonly string[];
-  /** A file that says what quantization_config says, in the words of older loaders. */
+  /** A file that repeats quantization_config in the form of older loaders. */
   readonly beside?: { readonly file: string; says(config: Json): Json };
   /** Undefined: quantization_config points to lpq.json, which says all. */
   readonly config?: LoaderConfig;
-  /** The FP8 scale of an attention's keys or values, where they were calibrated: its name and shape. */
+  /** Name and shape of the FP8 scale of an attention's keys or values, if it was calibrated. */
   kvScale?(attention: string, side: 'k' | 'v'): { readonly name: string; readonly shape: readonly number[] };
   /** Activations become codes: one scale per token, or a precision for each block of channels, which modules say. */
   readonly activations?: 'tokens' | 'blocks';

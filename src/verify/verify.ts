@@ -31,7 +31,7 @@ export interface VerifyOptions {
   readonly opened?: CanonicalCheckpoint | undefined;
   /** GGUF: the checkpoint whose weights its blocks were searched in. */
   readonly source?: string | undefined;
-  /** The importance matrix that blocks of GGUF were searched with. */
+  /** The importance matrix of the search of GGUF blocks. */
   readonly importance?: string | undefined;
   /** Of the CPU: decodes and emulates. */
   readonly runtime: NativeRuntime;

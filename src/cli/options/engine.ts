@@ -34,7 +34,7 @@ export async function engineOf(flags: EngineFlags): Promise<Engine | undefined> 
   return (await import('../../engines/index.js')).engineNamed(flags.for, flags.untested === true);
 }
 
-/** What engines ask about a model, by its config.json and tensors. */
+/** The facts of a model that engines depend on, from its config.json and tensors. */
 export async function engineModel(
   config: Readonly<Record<string, unknown>>,
   tensors: Iterable<string>,

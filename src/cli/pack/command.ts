@@ -47,7 +47,10 @@ export function packCommand(program: Command, run: Run): Command {
     )
       .optionsGroup('Run:')
       .option('--tp <ranks>', 'split the tensors for this number of tensor-parallel ranks')
-      .option('--ep <ranks>', 'write separate files for the experts of each of this number of expert-parallel ranks')
+      .option(
+        '--ep <ranks>',
+        'write separate files for each expert-parallel rank, with its experts; give the number of ranks',
+      )
       .option(
         '--source <dir>',
         'the unquantized checkpoint, a directory or a name: gguf-q2_k to gguf-q8_0 then search from its weights',
@@ -217,7 +220,7 @@ export async function packDirectory(
   }
 }
 
-/** --tp, --ep; what is no number fails in planPack. */
+/** --tp, --ep; planPack refuses anything but a number. */
 function ranksOf(ranks: string | undefined): number {
   return ranks === undefined ? 1 : Number(ranks.trim() || Number.NaN);
 }

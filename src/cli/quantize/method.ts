@@ -71,7 +71,7 @@ export async function givenSettings({ sym, asym, ...rest }: MethodFlags): Promis
   return checkFlags({ ...Object.fromEntries(given), ...((sym || asym) && { symmetric: sym === true }) });
 }
 
-/** The devices that a method computes on, and what they multiply in. Throws LPQ_DEVICE. */
+/** The devices that a method computes on, and the number format of their products. Throws LPQ_DEVICE. */
 export function deviceFor<T extends ComputeOptions>(settings: FullSettings, given: T): T {
   const { name, cpuOnly, products } = methodOf(settings);
   const flags = { ...given, products: products?.(settings) };

@@ -5,7 +5,7 @@ import type { QuantizeRequest } from '../../quantize/run.js';
 import { openRuntime, type Run } from '../run.js';
 import type { FullSettings } from './settings.js';
 
-/** The ranges that --input-scales and --kv-scales ask for, by a forward pass on the CPU; nothing without them. */
+/** The ranges for --input-scales and --kv-scales, from a forward pass on the CPU; empty without these options. */
 export async function rangesOf(
   source: SourceCheckpoint,
   request: Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead'>,

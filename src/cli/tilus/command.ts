@@ -8,7 +8,7 @@ import { tilusRunCommand } from './run.js';
 
 /** `lpq tilus show`, `compile` and `run`. */
 export function tilusCommand(program: Command, run: Run): Command {
-  const tilus = program.command('tilus').description('programs of tiles: show, compile and run them');
+  const tilus = program.command('tilus').description('show, compile and run programs of tiles');
   for (const command of [showCommand, compileCommand, tilusRunCommand]) commonOptions(command(tilus, run));
   return tilus;
 }
@@ -19,7 +19,7 @@ function showCommand(tilus: Command, run: Run): Command {
   return programOptions(
     tilus.command('show').description('print a program, its layouts as grids, its memory and its CUDA text'),
   )
-    .option('--part <name>', `only ${PARTS.join(', ')}`)
+    .option('--part <name>', `print one part only: ${PARTS.join(', ')}`)
     .action((name: string, flags: ProgramFlags & { part?: string }) => show(name, flags, run));
 }
 

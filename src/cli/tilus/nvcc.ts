@@ -10,7 +10,7 @@ import { LpqError } from '../../core/error.js';
 
 const native = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..', '..', '..', '..', 'native');
 
-/** Compiles the text of a kernel with nvcc (NVCC, the PATH, CUDA's folder). Throws LPQ_BUILD, LPQ_OUTPUT_WRITE. */
+/** Compiles the text of a kernel with nvcc (from NVCC, the PATH or CUDA's directory). Throws LPQ_BUILD, LPQ_OUTPUT_WRITE. */
 export async function writeCubin(output: string, text: string, arch: string): Promise<void> {
   const home = '/usr/local/cuda/bin/nvcc';
   const nvcc = process.env.NVCC ?? (existsSync(home) ? home : 'nvcc');

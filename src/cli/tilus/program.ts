@@ -23,7 +23,7 @@ export function programOptions(command: Command): Command {
     .option('--arch <number>', `device whose shared memory the program must fit: ${ARCHITECTURES.join(', ')}`, '80');
 }
 
-/** The program that the arguments mean, as written and checked. Throws LPQ_TILUS, LPQ_USAGE, LPQ_FILE. */
+/** The program that the arguments name, as text and checked. Throws LPQ_TILUS, LPQ_USAGE, LPQ_FILE. */
 export function openProgram(
   name: string,
   { set = [], arch }: ProgramFlags,

@@ -19,7 +19,7 @@ interface RunFlags extends ProgramFlags {
 /** `lpq tilus run`. */
 export function tilusRunCommand(tilus: Command, run: Run): Command {
   return programOptions(
-    tilus.command('run').description('run a program on the CPU, exactly, and report races and reads of nothing'),
+    tilus.command('run').description('run a program exactly on the CPU; report races and reads of unwritten memory'),
   )
     .option('--in <name=value>', 'a parameter: a number, or a file of its bytes; may be repeated', collect)
     .option(

@@ -66,7 +66,7 @@ export const NVFP4: EngineForm = {
   scales: 'f16',
 };
 
-/** E4M3 under powers of two, which engines multiply by activations of the same form. */
+/** E4M3 with powers of two as scales, which engines multiply by activations of the same form. */
 export const MXFP8: EngineForm = {
   says: 'MXFP8 weights and activations',
   options: '--dtype mxfp8',

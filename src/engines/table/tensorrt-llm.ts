@@ -1,7 +1,7 @@
 import type { Engine } from '../engine.js';
 import { FP8, MXFP8, NVFP4 } from './forms.js';
 
-/** TensorRT-LLM reads what ModelOpt exports. */
+/** TensorRT-LLM reads the format that ModelOpt exports. */
 export const tensorrtLlm: Engine = {
   name: 'tensorrt-llm',
   title: 'TensorRT-LLM',

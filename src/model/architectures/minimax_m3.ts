@@ -100,7 +100,7 @@ const saved: Architecture = {
 const sparse = 'block_sparse_moe';
 const { fused: _, ...experts } = saved.experts as NonNullable<Architecture['experts']>;
 
-/** The same, and as it is published: gates apart from what they multiply, one tensor an expert, indexers beside attention's linears. */
+/** The same model as published: separate gates, one tensor per expert, indexers next to attention's linears. */
 export const minimaxM3Text: Architecture = {
   ...saved,
   spelled: [

@@ -32,7 +32,7 @@ interface MlpNorms {
 export interface GatedMlpTable extends MlpCommon {
   readonly kind?: 'gated';
   readonly names: MlpNorms & { readonly gate: string; readonly up: string; readonly down: string };
-  /** As of FusedMlpTable. */
+  /** As in FusedMlpTable. */
   readonly clamp?: ClampTable;
 }
 

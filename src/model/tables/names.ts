@@ -1,12 +1,12 @@
 /** What the authors' config.json calls otherwise than the class does. */
 export interface PublishedKeys {
-  /** A list of numbers under `key`, for each block and maybe more: the class's list `as`, of what those numbers stand for. */
+  /** A list of numbers under `key`, at least one for each block: the class's list `as`, with the meaning `of` of each number. */
   readonly lists: readonly {
     readonly key: string;
     readonly as: string;
     readonly of: readonly string[] | Readonly<Record<number, string>>;
   }[];
-  /** How many blocks are the first: of the class's list `as`, and `others` behind them. */
+  /** The number of blocks of kind `first` in the class's list `as`; the blocks after them are `others`. */
   readonly firsts?: readonly {
     readonly key: string;
     readonly as: string;

@@ -14,18 +14,18 @@ export interface PredictionTable {
     readonly embeddingNorm: string;
     readonly hiddenNorm: string;
     readonly projection: string;
-    /** Of what the head reads, where it is the layer's own. */
+    /** The norm of the head's input, if the layer has a separate one. */
     readonly finalNorm?: string;
   };
-  /** Keys of config.json of how many there are, for one without weights. */
+  /** Keys of config.json with the number of layers, for a config without weights. */
   readonly count: readonly string[];
-  /** Attention is that of the model's first block, or of its first with a window; absent: that of a block behind its last. */
+  /** Attention is that of the model's first block, or of its first block with a window; absent: that of a block after its last. */
   readonly like?: 'first' | 'sliding';
-  /** The norm before the MLP, where blocks have another. */
+  /** The norm before the MLP, if that of blocks differs. */
   readonly mlpNorm?: string;
-  /** The MLP is that of blocks without experts; absent: as the last block's. */
+  /** The MLP is that of blocks without experts; absent: that of the last block. */
   readonly dense?: true;
-  /** The prefix of the block in vLLM, where it has another path there; {layer} goes on from the model's blocks. */
+  /** The prefix of the block in vLLM, if its path differs there; {layer} continues the numbers of the model's blocks. */
   readonly vllmBlock?: string;
   /** Whether the next layer reads states behind finalNorm. */
   readonly normed: boolean;

@@ -99,7 +99,8 @@ export interface Searched {
 }
 
 /**
- * Blocks of least squared error for a weight F32 [N, K], `weights` F32 [K] saying what errors of each column weigh. Throws LPQ_MODULE_NUMERICS for weights that are not finite,
+ * Blocks of least squared error for a weight F32 [N, K], with the weight of each column's errors in `weights` F32
+ * [K]. Throws LPQ_MODULE_NUMERICS for weights that are not finite,
  * LPQ_SCALE_RANGE where f16 does not hold a scale, naming `name`. The caller disposes of blocks and mean.
  */
 export async function searchBlocks(

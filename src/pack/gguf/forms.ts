@@ -25,7 +25,7 @@ export interface SearchForm {
   readonly type: GgufTypeName;
 }
 
-/** Floats of 4 bits under powers of two, block by block as they are. */
+/** Floats of 4 bits with powers of two as scales, copied block by block. */
 export interface FoursForm {
   readonly kind: 'fours';
   readonly type: 'mxfp4';
@@ -70,7 +70,7 @@ export function codesForm(module: CanonicalModule, facts: ModuleFacts): CodesFor
   return { ...base, type: bits <= 4 ? 'q4_1' : 'q5_1', add: 0, minima: true };
 }
 
-/** The form of a module's very codes: integers, or floats of 4 bits under powers of two. */
+/** The form that holds a module's codes exactly: integers, or floats of 4 bits with powers of two as scales. */
 export function ownForm(module: CanonicalModule, facts: ModuleFacts): CodesForm | FoursForm | NoForm {
   return isMxfp4(module) ? { kind: 'fours', type: 'mxfp4' } : codesForm(module, facts);
 }

@@ -7,10 +7,10 @@ import { readImportance } from '../../../formats/imatrix/read.js';
 import { fromTyped, type Tensor } from '../../../native/binding.js';
 import { LpqError } from '../../core/error.js';
 
-/** The least that a column weighs, of the mean of all: none is given up. */
+/** The least weight of a column, relative to the mean of all, so that no column is ignored. */
 const LEAST = 2 ** -10;
 
-/** What squared errors of columns weigh in a search, and what the file says of it. */
+/** The weights of squared errors of columns in a search, and the metadata that the file states. */
 export interface Weighting {
   /** F32 [K] for a module's tensor; the caller disposes of it. Throws LPQ_IMATRIX. */
   of(place: GgufName, module: string, k: number): Tensor;

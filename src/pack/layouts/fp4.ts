@@ -8,8 +8,8 @@ import { exactFit } from '../layout.js';
 import { NVFP4_EXPERTS } from '../reader-limits.js';
 
 /**
- * Two E2M1 codes a byte: NVFP4 and MXFP4. The canonical codes and scales are these very bytes. `input`: activations become codes, too, under
- * a second level that is stored.
+ * Two E2M1 codes a byte: NVFP4 and MXFP4. The canonical codes and scales have exactly these bytes. `input`: activations become codes, too,
+ * with a stored second level of scales.
  */
 function fp4(kind: 'nvfp4' | 'mxfp4', input = false): CompressedLayout {
   const format = `${kind}-pack-quantized` as const;

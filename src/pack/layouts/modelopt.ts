@@ -57,7 +57,7 @@ export const modelOptFp8: ModelOptLayout = {
 /** The largest product of a scale in E4M3 and a code in E2M1. */
 const LARGEST = 448 * 6;
 
-/** E2M1 codes two a byte, scales of 16 in E4M3 and one in F32 that multiplies them; `input`: that of activations, too. */
+/** Two E2M1 codes per byte, an E4M3 scale for every 16, and one F32 scale that multiplies these; `input`: a second level for activations, too. */
 function nvfp4(input: boolean): ModelOptLayout {
   return {
     name: input ? 'modelopt-nvfp4' : 'modelopt-w4a16-nvfp4',
@@ -99,8 +99,8 @@ function nvfp4(input: boolean): ModelOptLayout {
 
 /** Weights and activations. */
 export const modelOptNvfp4Input = nvfp4(true);
-/** Weights alone. */
+/** Weights only. */
 export const modelOptNvfp4 = nvfp4(false);
 
-/** E4M3 with powers of two, of weights and activations. */
+/** E4M3 with powers of two as scales, for weights and activations. */
 export const modelOptMxfp8: ModelOptLayout = { ...mxfp8Layout, algo: 'MXFP8' };

@@ -5,7 +5,7 @@ import { type CompressedLayout, floatProblem } from '../compressed.js';
 import { noForm } from '../integer-form.js';
 import { exactFit } from '../layout.js';
 
-/** E4M3 bytes with a power of two for 32 of them: the canonical codes and scales as they are. */
+/** E4M3 bytes with a power of two for every 32: the canonical codes and scales, unchanged. */
 function mxfp8(input: boolean): CompressedLayout {
   return {
     name: 'mxfp8-quantized',
@@ -37,7 +37,7 @@ function mxfp8(input: boolean): CompressedLayout {
   };
 }
 
-/** Weights alone. */
+/** Weights only. */
 export const mxfp8Layout = mxfp8(false);
-/** Activations too, which the engine rounds likewise. */
+/** With activations, which the engine rounds in the same way. */
 export const mxfp8Input = mxfp8(true);

@@ -52,7 +52,7 @@ export const intQuantized: CompressedLayout = {
   },
 };
 
-/** What the engine makes of activations beside FP8 weights: nothing, codes with one scale per token, or with one that is stored. */
+/** How the engine treats activations of FP8 weights: it keeps them, or makes codes with one scale per token or with one stored scale. */
 type Reads = 'floats' | 'tokens' | 'static';
 
 /** E4M3 bytes with one scale per row or per block. */
@@ -103,7 +103,7 @@ function floats(reads: Reads): CompressedLayout {
   };
 }
 
-/** Weights alone. */
+/** Weights only. */
 export const floatQuantized = floats('floats');
 export const floatTokens = floats('tokens');
 export const floatStatic = floats('static');
@@ -111,7 +111,7 @@ export const floatStatic = floats('static');
 /** The largest number of E4M3. */
 const MOST_E4M3 = 448;
 
-/** F32 [1], or a scalar: what codes of E4M3 are multiplied by. */
+/** F32 [1], or a scalar: the factor of E4M3 codes. */
 export function fp8Scale(most: number, shape: readonly number[] = [1]): Tensor {
   return fromTyped('f32', shape, Float32Array.of(most / MOST_E4M3));
 }

@@ -17,13 +17,13 @@ export type Settings = Readonly<Record<string, number | string>>;
 
 export interface CheckOptions {
   readonly settings?: Settings;
-  /** The device that shared memory must fit: 80, 86, 89, 90 (default 80). */
+  /** The device whose shared memory the program must fit: 80, 86, 89, 90 (default 80). */
   readonly arch?: keyof typeof SHARED_LIMITS;
 }
 
 /**
  * Checks a program with its constants, some of them set from outside: names, scopes, shapes, types, layouts, the tensor cores' products,
- * shared memory. What is known before the launch is computed, branches on it are chosen. Throws LPQ_TILUS, naming line and instruction.
+ * shared memory. Computes all values that are known before the launch, and chooses branches on them. Throws LPQ_TILUS, naming line and instruction.
  */
 export function check(source: Source, options: CheckOptions = {}): Program {
   const scope = new Scope(constantsOf(source, options), options.arch);

@@ -5,7 +5,7 @@ import { printExpr } from '../language/expressions.js';
 import { ELEMENT_TYPES, type ElementType } from '../types.js';
 import { FUNCTIONS, isLayout, isPrimitive, PRIMITIVES } from './functions.js';
 
-/** What an expression is before a program runs: a number, a type, a layout, a list of them; or an expression of scalars that run. */
+/** The value of an expression before a program runs: a number, a type, a layout, a list of these; or an expression of scalars at run time. */
 export type Value = number | ElementType | Layout | readonly Value[] | { readonly runs: Expr };
 
 export interface Names {

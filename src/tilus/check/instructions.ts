@@ -9,7 +9,7 @@ import { copied, memoryModes, place } from './places.js';
 import { type Action, ARITHMETIC, type Arithmetic, bitsOf, type RegisterTensor } from './program.js';
 import { refuse, type Scope, typeOf, type Where } from './scope.js';
 
-/** An instruction at hand: its arguments by name, and the name of what it makes. */
+/** A call of an instruction: its arguments by name, and the names of its results. */
 export interface Call extends Where {
   readonly scope: Scope;
   readonly args: ReadonlyMap<string, Expr>;
@@ -17,9 +17,9 @@ export interface Call extends Where {
 }
 
 export interface Rule {
-  /** In their order; those with ? may be left out. */
+  /** In order; those with ? are optional. */
   readonly args: readonly string[];
-  /** Names that it makes: 1, 0, or any number. */
+  /** Number of results: 1, 0, or any number. */
   readonly makes: 0 | 1 | 'any';
   readonly check: (call: Call) => Action;
 }

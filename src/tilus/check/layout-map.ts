@@ -1,6 +1,6 @@
 import { indexAt, type Layout, localCount, threadCount } from '../../layout/layout.js';
 
-/** A layout as a table: the coordinates of element `local` of `thread` at thread * locals + local, one array a dimension. */
+/** A layout as a table: the coordinates of element `local` of `thread` at thread * locals + local, one array per dimension. */
 export interface LayoutMap {
   readonly threads: number;
   readonly locals: number;
@@ -71,13 +71,13 @@ export function sameLayout(a: Layout, b: Layout): boolean {
   );
 }
 
-/** The tiles of a layout that an atom fills: h / g of the paper, section 4.2, as a table. */
+/** The tiles of a layout that are filled by an atom: h / g of the paper, section 4.2, as a table. */
 export interface Quotient {
-  /** Groups of as many threads as the atom has: warps, where it is an instruction's. */
+  /** Groups with the atom's number of threads: warps, if the atom belongs to an instruction. */
   readonly groups: number;
-  /** Tiles a group holds. */
+  /** Tiles of a group. */
   readonly tiles: number;
-  /** The tile's coordinates, in tiles, at group * tiles + tile, one array a dimension. */
+  /** The tile's coordinates, in tiles, at group * tiles + tile, one array per dimension. */
   readonly coordinates: readonly Int32Array[];
 }
 

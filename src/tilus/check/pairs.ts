@@ -2,8 +2,8 @@ import type { Layout } from '../../layout/layout.js';
 import { layoutMap } from './layout-map.js';
 
 /**
- * Of element `local` of a, in every thread alike, the element of b with the same coordinates, where b may have size 1 along a dimension.
- * Undefined where a thread holds an element of a without its element of b, or threads differ.
+ * For element `local` of a, the same in every thread, the element of b with the same coordinates; b may have size 1 along a dimension.
+ * Undefined if a thread holds an element of a without its element of b, or if threads differ.
  */
 export function pairs(a: Layout, b: Layout): Int32Array | undefined {
   const [x, y] = [layoutMap(a), layoutMap(b)];

@@ -12,9 +12,9 @@ export interface RegisterTensor {
   readonly layout: Layout;
 }
 
-/** Of one dimension of a tensor in memory, most significant first: digits of the index and how many elements a step of each is. */
+/** A mode of one dimension of a tensor in memory, most significant first: a digit of the index, and its stride in elements. */
 export interface MemoryMode {
-  /** Absent of the outermost mode of a dimension that is known only at launch. */
+  /** Absent for the outermost mode of a dimension that is known only at launch. */
   readonly size?: number;
   readonly stride: Expr;
 }
@@ -27,15 +27,15 @@ export interface MemoryTensor {
   readonly dtype: ElementType;
   readonly shape: readonly Expr[];
   readonly modes: readonly (readonly MemoryMode[])[];
-  /** Chunks of 16 bytes of a row change places with the row's number, so that eight rows of a column lie in different banks. */
+  /** The row number permutes the 16-byte chunks of a row, so that eight rows of a column are in different banks. */
   readonly swizzle: boolean;
-  /** The parameter that a view in global memory begins at; absent of allocations. */
+  /** The parameter at which a view of global memory begins; absent for allocations. */
   readonly pointer?: string;
 }
 
 export type Tensor = RegisterTensor | MemoryTensor;
 
-/** Where a tile lies in a tensor: the index that it begins at, and the dimensions that it lies along. */
+/** The place of a tile in a tensor: the index at which it begins, and the dimensions that it spans. */
 export interface Place {
   readonly offset: readonly Expr[];
   readonly axes: readonly number[];
@@ -76,7 +76,7 @@ export type Action =
       readonly op: 'Cast';
       readonly a: RegisterTensor;
       readonly out: RegisterTensor;
-      /** Of each element of a thread the one of `a` that it is, where the order changes. */
+      /** For each element of a thread, its element of `a`, if the order changes. */
       readonly order?: Int32Array;
     }
   | { readonly op: 'Neg' | 'View'; readonly a: RegisterTensor; readonly out: RegisterTensor }
@@ -91,7 +91,7 @@ export type Action =
   | { readonly op: 'Print'; readonly tensor: Tensor }
   | HopperAction;
 
-/** What came with sm_90, an extension of Table 1: boxes of TMA, barriers that count their bytes, products of warpgroups. */
+/** The extension of Table 1 for sm_90: TMA boxes, barriers that count their bytes, products of warpgroups. */
 export type HopperAction =
   | { readonly op: 'AllocateBarrier'; readonly out: MemoryTensor; readonly copies: number }
   | {
@@ -108,7 +108,7 @@ export type HopperAction =
   | {
       readonly op: 'WarpgroupDot';
       readonly a: RegisterTensor;
-      /** [n, 64], a row a column of the product. */
+      /** [n, 64], one row per column of the product. */
       readonly b: MemoryTensor;
       readonly at: Place;
       readonly c: RegisterTensor;
@@ -134,7 +134,7 @@ export type Node = { readonly line: number; readonly text: string } & (
 
 export type Instruction = Node & Action;
 
-/** A program whose constants are known and which was checked: what the interpreter runs and the compiler emits. */
+/** A checked program with known constants, which the interpreter runs and the compiler emits. */
 export interface Program {
   readonly name: string;
   readonly grid: readonly Expr[];
@@ -147,7 +147,7 @@ export interface Program {
     readonly bytes: number;
     readonly places: readonly { readonly tensor: MemoryTensor; readonly byte: number }[];
   };
-  /** Constants as they were used, for those who show the program. */
+  /** The constants in use, to show the program. */
   readonly constants: ReadonlyMap<string, string>;
 }
 

@@ -51,7 +51,7 @@ export class Scope implements Names {
     if (known === undefined) this.blocks.at(-1)!.set(name, 'scalar');
     return known === undefined;
   }
-  /** What `inner` names, is gone after it. */
+  /** Names that `inner` makes end with it. */
   block<T>(inner: () => T): T {
     this.blocks.push(new Map());
     try {
@@ -61,7 +61,7 @@ export class Scope implements Names {
     }
   }
 
-  /** The tensor that an assignment of a register tensor goes to: one of that name and type, or a new one. */
+  /** The target of an assignment of a register tensor: the tensor of that name and type, or a new one. */
   register(name: string, dtype: ElementType, layout: Layout, where: Where): RegisterTensor {
     this.spread(dtype, layout, where);
     const known = this.find(name);
@@ -122,7 +122,7 @@ export class Scope implements Names {
     if (hasReal(value)) refuse(where, 'scalars are integers', { got: printExpr(value) });
     return value;
   }
-  /** What registers may begin with. */
+  /** Initial values of registers. */
   real(expr: Expr, where: Where): Expr {
     const value = this.value(expr, where);
     try {

@@ -19,8 +19,8 @@ const bf16Power = (power: number): number => (power + 127) << 7;
 const HEAD = 'template <int W>\n__device__ __forceinline__';
 
 /**
- * How codes of a type of at most 8 bits, one after another in a thread's words, become numbers: by shifts, LOP3 and PRMT (Tilus, section
- * 7.2), two a word for f16 and bf16, four for i8. Undefined where there is no such cast.
+ * Converts codes of at most 8 bits, one after another in a thread's words, to numbers: by shifts, LOP3 and PRMT (Tilus, section 7.2), two
+ * per word for f16 and bf16, four for i8. Undefined if there is no such cast.
  */
 export function castFunction(from: ElementType, to: ElementType): CastFunction | undefined {
   if (to.name === 'f16' || to.name === 'bf16') return pairCast(from, to.name === 'bf16');

@@ -11,21 +11,22 @@ export interface Kernel {
   readonly name: string;
   readonly text: string;
   readonly threads: number;
-  /** Of dynamic shared memory. */
+  /** Bytes of dynamic shared memory. */
   readonly sharedBytes: number;
-  /** Of the workspace that the last parameter points to; 0: there is no such parameter. */
+  /** Bytes of the workspace, to which the last parameter points; 0: no such parameter. */
   readonly workspaceBytes: number;
   /** Tensor maps that follow the program's parameters. */
   readonly maps: readonly BoxMap[];
-  /** What nvcc compiles it for: a number of --arch, with the `a` that instructions of sm_90 need. */
+  /** The architecture for nvcc: a number of --arch, with the `a` that instructions of sm_90 need. */
   readonly features: '' | 'a';
-  /** Instructions that were selected and how often they are written. */
+  /** The selected instructions, and how often each is written. */
   readonly selected: ReadonlyMap<string, number>;
 }
 
 /**
  * Compiles a checked program to one kernel over native/cuda/ptx: blockIdx.x counts the blocks of the grid, the last dimension fastest; each
- * pointer is one of bytes, aligned to 16. `name`: of the kernel, and of the namespace that holds it. Throws LPQ_TILUS, naming line and instruction, for what the interpreter alone runs.
+ * pointer points to bytes, aligned to 16. `name` is the name of the kernel and of its namespace. Throws LPQ_TILUS, naming line and
+ * instruction, for programs that only the interpreter runs.
  */
 export function compile(program: Program, name = program.name): Kernel {
   const unit = new Unit(program);

@@ -17,9 +17,9 @@ import type { Unit } from './unit.js';
 export class Emitter {
   constructor(
     private readonly unit: Unit,
-    /** Tensors in memory that something is loaded from or stored to. */
+    /** Tensors in memory that loads or stores use. */
     private readonly used: ReadonlySet<number>,
-    /** Whether threads store what warpgroups multiply. */
+    /** Whether threads store operands of warpgroup products. */
     private readonly warpgroups: boolean,
   ) {}
 

@@ -7,8 +7,8 @@ import { axisNames, isStrided, strideOf } from './tile.js';
 import type { Unit } from './unit.js';
 
 /**
- * Writes LoadShared as ldmatrix.x4 where the layout is a product whose last factor is what ldmatrix gives a lane (Tilus, section 8.1, step
- * 2), rows of eight elements are aligned and in one piece, and a thread has four matrices or a multiple. Says whether it did.
+ * Writes LoadShared as ldmatrix.x4 if the layout is a product that ends in the layout of ldmatrix (Tilus, section 8.1, step 2), rows of
+ * eight elements are aligned and contiguous, and a thread has a multiple of four matrices. Returns whether it did.
  */
 export function writeLdmatrix(unit: Unit, tensor: MemoryTensor, place: Place, registers: RegisterTensor): boolean {
   if (tensor.dtype.bits !== 16 || registers.layout.shape.length !== 2 || !aligned(unit, tensor, place)) return false;

@@ -11,8 +11,8 @@ interface OrderedCast {
 }
 
 /**
- * Writes a Cast that takes a thread's codes in another order than they lie in. Codes that lie 16 bits apart in a word are cut out as a pair
- * by one AND, as MARLIN's and TurboMind's orders want it. Returns the sentence why it cannot.
+ * Writes a Cast that reorders a thread's codes. One AND extracts a pair of codes that are 16 bits apart in a word, as MARLIN and TurboMind
+ * order them. Returns a sentence with the reason if it cannot.
  */
 export function writeOrderedCast(unit: Unit, { a, out, order, text }: OrderedCast): string | undefined {
   const { bits } = a.dtype;

@@ -13,10 +13,10 @@ const INFINITE = Number.POSITIVE_INFINITY;
 const UNKNOWN: Known = { low: -INFINITE, high: INFINITE, divisor: 1 };
 const exactly = (value: number): Known => ({ low: value, high: value, divisor: Math.abs(value) });
 
-/** What is known of the scalars of a program: loop variables, indices of blocks, numbers that are set once. */
+/** Known facts of a program's scalars: loop variables, block indices, numbers that are set once. */
 export class Ranges {
   private readonly known = new Map<string, Known>();
-  /** How often each name is set. */
+  /** The number of times that each name is set. */
   private readonly sets = new Map<string, number>();
 
   constructor(program: Program) {
@@ -50,7 +50,7 @@ export class Ranges {
     else if (before === undefined) this.known.set(name, UNKNOWN);
   }
 
-  /** What `inner` does where a condition holds: of `name < number` the name is less. */
+  /** Runs `inner` with the facts of a condition: for `name < number`, the name is less. */
   within(condition: Expr, inner: () => void): void {
     const bound = condition.kind === 'binary' && condition.op === '<' ? this.of(condition.b).high : INFINITE;
     const often =

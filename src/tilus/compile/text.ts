@@ -1,6 +1,6 @@
 import type { Expr } from '../language/ast.js';
 
-/** Lines of C++ and how deep they stand. */
+/** Lines of C++ and their indentation. */
 export class Writer {
   private readonly lines: string[] = [];
   private depth = 1;
@@ -9,7 +9,7 @@ export class Writer {
     const margin = text.startsWith('#pragma') || text === '' ? '' : '  '.repeat(this.depth);
     this.lines.push(`${margin}${text.startsWith('//') ? text : withoutZeros(text)}`);
   }
-  /** `head {`, what `inner` writes, `}`. */
+  /** `head {`, the lines of `inner`, `}`. */
   block(head: string, inner: () => void): void {
     this.line(head === '' ? '{' : `${head} {`);
     this.depth++;
@@ -17,7 +17,7 @@ export class Writer {
     this.depth--;
     this.line('}');
   }
-  /** A loop that the compiler unrolls; of one turn the body alone, with 0 for the variable. */
+  /** A loop that the compiler unrolls; for one iteration only the body, with 0 for the variable. */
   loop(variable: string, size: number, inner: () => void): void {
     this.line('#pragma unroll');
     this.block(`for (int ${variable} = 0; ${variable} < ${size}; ++${variable})`, inner);
@@ -88,8 +88,8 @@ export const sum = (...parts: readonly string[]): string =>
   parts.filter((part) => part !== '' && part !== '0').join(' + ') || '0';
 
 /**
- * A table over the values of a variable as a sum of its bits: table[v] = table[0] + the sum of times * (v >> from & mask). Undefined where
- * it is no such sum. Sizes that are no powers of two are multiples of the whole variable.
+ * A table over the values of a variable as a sum of its bits: table[v] = table[0] + the sum of times * (v >> from & mask). Undefined if
+ * it is not such a sum. Sizes that are not powers of two are multiples of the whole variable.
  */
 export function bitsText(name: string, table: ArrayLike<number>): string | undefined {
   const size = table.length;

@@ -16,24 +16,24 @@ export const axisNames = (rank: number): readonly string[] =>
 /** A step through a thread's elements: a mode of its local index. */
 export interface LocalMode {
   readonly size: number;
-  /** Dimension of the tile, and how far a step goes in it. */
+  /** The dimension of the tile, and the length of a step in it. */
   readonly dim: number;
   readonly step: number;
   /** Elements of the thread between two steps. */
   readonly flat: number;
 }
 
-/** How a tile of registers lies in a tensor: what a thread adds to the index, how its elements go on, how many move at once. */
+/** The access of a tile of registers to a tensor: a thread's share of the index, the steps of its elements, the width of a vector. */
 export interface Tile {
   readonly axes: readonly number[];
-  /** Along each dimension of the tensor: the offset and what the thread adds. */
+  /** For each dimension of the tensor: the offset plus the thread's share. */
   readonly index: readonly string[];
   readonly modes: readonly LocalMode[];
-  /** Elements that lie in one piece in memory and in the thread. */
+  /** Elements that are contiguous in memory and in the thread. */
   readonly vector: number;
-  /** Dimensions of the tensor whose end a tile may reach beyond. */
+  /** Dimensions in which a tile may reach beyond the tensor's end. */
   readonly masked: readonly number[];
-  /** What is true of the threads that are the first of their replicas; '' where there are none. */
+  /** The condition for threads that are the first of their replicas; '' if there are no replicas. */
   readonly first: string;
 }
 

@@ -16,7 +16,7 @@ export function storage(tensor: RegisterTensor): Storage {
 export const wordsOf = (tensor: RegisterTensor): number =>
   Math.ceil((localCount(tensor.layout) * tensor.dtype.bits) / 32);
 
-/** What is gathered while a kernel is written. */
+/** Facts that are collected while a kernel is written. */
 export class Unit {
   readonly writer = new Writer();
   readonly ranges: Ranges;
@@ -25,7 +25,7 @@ export class Unit {
   readonly functions = new Map<string, string>();
   /** Headers of native/cuda/ptx. */
   readonly headers = new Set<string>();
-  /** Instructions that were selected, how often they are written. */
+  /** The selected instructions, and how often each is written. */
   readonly selected = new Map<string, number>();
   /** Bytes of each tensor of AllocateGlobal in the workspace. */
   readonly workspace = new Map<number, number>();
@@ -33,7 +33,7 @@ export class Unit {
   /** Whether the kernel needs sm_90a. */
   hopper = false;
   readonly maps: BoxMap[] = [];
-  /** Sums of warpgroup products that nobody waited for yet. */
+  /** Sums of warpgroup products without a wait so far. */
   readonly sums = new Set<string>();
   private readonly names = new Map<number, string>();
   private readonly uses = new Map<string, number>();
@@ -80,11 +80,11 @@ export class Unit {
     return name;
   }
 
-  /** Whether one instruction alone writes the tensor. */
+  /** Whether only one instruction writes the tensor. */
   once(tensor: RegisterTensor): boolean {
     return this.assigned.get(tensor.id) === 1;
   }
-  /** Declares the tensor's registers where it is made first. Says what it is above it. */
+  /** Declares the tensor's registers at its first use, with a comment that describes it. */
   declare(tensor: RegisterTensor, comment: string): string {
     const name = this.name(tensor);
     if (!this.declared.has(tensor.id)) {

@@ -14,7 +14,7 @@ import { type Copy, copyTile, loadTile, type Mapped, placed, storeTile } from '.
 /** Turns of a loop after which it counts as endless. */
 const LONGEST = 10_000_000;
 
-/** What the blocks of a launch share. */
+/** State that the blocks of a launch share. */
 export interface Machine {
   readonly program: Program;
   readonly global: ReadonlyMap<string, Memory>;
@@ -22,7 +22,7 @@ export interface Machine {
   readonly epochs: { last: number };
   readonly printed: string[];
   executed: number;
-  /** Instructions after which the launch is given up. */
+  /** The number of instructions after which the launch fails. */
   readonly most: number;
 }
 
@@ -70,7 +70,7 @@ export class Block {
     }
   }
 
-  /** Whether the block goes on after these. */
+  /** Returns whether the block continues after these. */
   private statements(nodes: readonly Node[]): boolean {
     for (const node of nodes) {
       switch (node.op) {

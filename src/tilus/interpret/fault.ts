@@ -6,7 +6,7 @@ export interface At {
   readonly text: string;
 }
 
-/** Who did what: an instruction, in a thread of a block. */
+/** An act: an instruction, in a thread of a block. */
 export interface Actor extends At {
   /** As BlockIndices gives them. */
   readonly block: readonly number[];

@@ -8,7 +8,7 @@ import type { Access } from './memory.js';
 import { numbers, type Registers, rounded } from './registers.js';
 import { along, type Copy, copyTile, type Mapped, placed, swizzled } from './tiles.js';
 
-/** What an instruction finds in its block. */
+/** The state of its block that an instruction reads. */
 export interface Surroundings {
   readonly access: Access;
   number(expr: Expr): number;
@@ -36,11 +36,11 @@ export class Hopper {
   private readonly sums = new Set<number>();
   private reads: Read[] = [];
 
-  /** Whether products into this tensor are under way, so that nobody may read it. */
+  /** Whether products into this tensor are in flight, so that no instruction may read it. */
   pending(id: number): boolean {
     return this.sums.has(id);
   }
-  /** What is under way at the end of the block. */
+  /** Operations that are in flight at the end of the block. */
   get unfinished(): boolean {
     return this.sums.size > 0 || [...this.barriers.values()].some(({ copies }) => copies.length > 0);
   }

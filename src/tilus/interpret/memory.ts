@@ -9,7 +9,7 @@ const WRITTEN = 1;
 const COPYING = 2;
 const SEVERAL = -2;
 
-/** What is the same for all accesses of an instruction. */
+/** Facts that all accesses of an instruction share. */
 export interface Access extends Actor {
   /** Of the block in the grid. */
   readonly blockNumber: number;
@@ -19,8 +19,8 @@ export interface Access extends Actor {
 }
 
 /**
- * Bytes of memory, and who last wrote and read each. Between two Synchronize no byte may be written by one thread and touched by another;
- * between blocks none at all. A copy that is under way is a write that lands later.
+ * Bytes of memory, with the last writer and readers of each. Between two Synchronize, no thread may write a byte that another thread reads or
+ * writes; different blocks never may. A copy in flight is a write that arrives later.
  */
 export class Memory {
   readonly bytes: Uint8Array;
@@ -29,7 +29,7 @@ export class Memory {
   private readonly writeEpoch: Int32Array;
   private readonly reader: Int32Array;
   private readonly readEpoch: Int32Array;
-  /** Which instruction wrote, as an index into `acts`. */
+  /** The instruction that wrote, as an index into `acts`. */
   private readonly wrote: Int32Array;
   private readonly acts: At[] = [];
   private lastAct: At | undefined;
@@ -53,12 +53,12 @@ export class Memory {
     ) as [Int32Array, Int32Array, Int32Array, Int32Array, Int32Array];
   }
 
-  /** Bytes that nothing was written to. */
+  /** The number of bytes that were never written. */
   get unwritten(): number {
     return this.state.reduce((sum, state) => sum + (state === WRITTEN ? 0 : 1), 0);
   }
 
-  /** Says that `thread` reads `count` bytes from `at` on. */
+  /** Records that `thread` reads `count` bytes from `at` on. */
   read(access: Access, thread: number, at: number, count: number): void {
     this.inside(access, thread, at, count, 'reads');
     const who = access.blockNumber * access.threads + thread;
@@ -77,17 +77,17 @@ export class Memory {
     }
   }
 
-  /** Says that `thread` writes `count` bytes from `at` on. */
+  /** Records that `thread` writes `count` bytes from `at` on. */
   write(access: Access, thread: number, at: number, count: number): void {
     this.claim(access, thread, at, count, WRITTEN);
   }
 
-  /** The same for a copy that lands when `thread` waits for it. */
+  /** The same for a copy that arrives when `thread` waits for it. */
   begin(access: Access, thread: number, at: number, count: number): void {
     this.claim(access, thread, at, count, COPYING);
   }
 
-  /** A copy has landed. */
+  /** Marks a copy as arrived. */
   land(access: Access, at: number, from: Uint8Array): void {
     this.bytes.set(from, at);
     this.state.fill(WRITTEN, at, at + from.length);

@@ -6,13 +6,13 @@ import { Block, type Machine } from './block.js';
 import { evaluate } from './evaluate.js';
 import { Memory } from './memory.js';
 
-/** What a launch is given: bytes for each pointer, numbers for each scalar. `output`: nothing is in it that could be read. */
+/** Arguments of a launch: bytes for each pointer, numbers for each scalar. `output`: its bytes count as never written. */
 export type LaunchArguments = Readonly<Record<string, number | Uint8Array | { readonly output: Uint8Array }>>;
 
 export interface Ran {
-  /** What Print wrote. */
+  /** The text of Print. */
   readonly printed: string;
-  /** Bytes of each pointer that nothing was written to; 0 for inputs. */
+  /** Bytes of each pointer that were never written; 0 for inputs. */
   readonly unwritten: Readonly<Record<string, number>>;
   /** Instructions that were executed, of all blocks. */
   readonly executed: number;
@@ -23,7 +23,7 @@ const MOST_INSTRUCTIONS = 1e9;
 /** Blocks that a device launches at most. */
 const MOST_BLOCKS = 2 ** 31 - 1;
 
-/** A launch whose blocks run one by one, when the caller says so. */
+/** A launch whose blocks the caller runs one by one. */
 export class Launch {
   /** Blocks of the grid. */
   readonly blocks: number;
@@ -31,7 +31,7 @@ export class Launch {
   private readonly grid: readonly number[];
   private readonly scalars = new Map<string, number>();
 
-  /** `most`: instructions that may be executed. Throws LPQ_TILUS for arguments that do not fit. */
+  /** `most`: the most instructions to execute. Throws LPQ_TILUS for arguments that do not fit. */
   constructor(program: Program, args: LaunchArguments, most = MOST_INSTRUCTIONS) {
     const global = new Map<string, Memory>();
     for (const { name, pointer } of program.parameters) {
@@ -78,9 +78,9 @@ export class Launch {
 }
 
 /**
- * Runs a program on the CPU, exactly: registers by thread, bits of low types as they lie, copies that land when they are waited for. Blocks
- * run one after another. Writes to the bytes of `args`. Throws LPQ_TILUS with block, thread and instruction for what the machine leaves
- * undefined: races, a missing Synchronize or CopyAsyncWaitGroup, reads of what was never written, addresses beyond memory.
+ * Runs a program exactly on the CPU: registers of each thread, packed bits of narrow types, copies that arrive when a thread waits for them.
+ * Blocks run one after another. Writes to the bytes of `args`. Throws LPQ_TILUS with block, thread and instruction for undefined behaviour:
+ * races, a missing Synchronize or CopyAsyncWaitGroup, reads of unwritten memory, addresses beyond memory.
  */
 export function run(program: Program, args: LaunchArguments, most?: number): Ran {
   const launch = new Launch(program, args, most);

@@ -4,7 +4,7 @@ import { fault } from './fault.js';
 import type { Access, Memory } from './memory.js';
 import type { Registers } from './registers.js';
 
-/** A tensor in memory with its numbers of this launch. */
+/** A tensor in memory with its sizes and strides in this launch. */
 export interface Mapped {
   readonly tensor: MemoryTensor;
   readonly memory: Memory;

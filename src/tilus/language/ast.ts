@@ -1,6 +1,6 @@
 /**
- * A program as it is written: constants, a grid, parameters and a body (Tilus, Fig. 7). Values are plain data; `parse` makes them of text,
- * `build` of calls, `print` makes text of them.
+ * The syntax of a program: constants, a grid, parameters and a body (Tilus, Fig. 7). Values are plain data; `parse` makes them from text,
+ * `build` makes them from calls, and `print` turns them into text.
  */
 export interface Source {
   readonly constants: readonly { readonly name: string; readonly value: Expr; readonly line: number }[];

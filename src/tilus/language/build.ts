@@ -2,7 +2,7 @@ import type { Source, Statement } from './ast.js';
 import { parse, parseExpression, parseStatement } from './parse.js';
 
 /**
- * Builds a program by calls, for those who generate programs. Statements are given as the text of one line; blocks nest by functions.
+ * Builds a program by calls, for code that generates programs. Each statement is the text of one line; functions nest blocks.
  *
  *     build('copy<1>(f16* from, f16* to)', {}, (b) => b.add('a = ViewGlobal(from, shape=[64])')...)
  */
@@ -39,7 +39,7 @@ function nested(fill: (b: Builder) => void): readonly Statement[] {
 }
 
 /**
- * A program of its head, `name<grid>(parameters)`, its constants and what `fill` adds; lines are numbered as `print` writes them.
+ * A program from its head, `name<grid>(parameters)`, its constants and the statements that `fill` adds; lines are numbered as `print` writes them.
  * Throws LPQ_TILUS.
  */
 export function build(

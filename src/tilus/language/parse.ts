@@ -36,18 +36,18 @@ export class Reader {
     const { kind, text, line } = this.next;
     throw syntaxError(line, 'the program has a syntax error', text === '' ? `the ${kind}` : `'${text}'`, expected);
   }
-  /** Refuses what is nested too deep, as terms of a sum are in one another, too. */
+  /** Refuses expressions that are nested too deeply; the terms of a sum nest, too. */
   within(depth: number): void {
     if (depth > DEEPEST) throw syntaxError(this.next.line, 'the text is nested too deeply', `${depth} levels`);
   }
-  /** What `inner` reads is one deeper; texts are not nested without end. */
+  /** Runs `inner` one level deeper; the depth of texts is bounded. */
   nested<T>(inner: () => T): T {
     this.within(++this.depth);
     const value = inner();
     this.depth--;
     return value;
   }
-  /** Items between commas up to `end`, which is taken too. */
+  /** Items between commas up to and including `end`. */
   list<T>(end: string, item: () => T): T[] {
     const items: T[] = [];
     while (!this.accept(end)) {

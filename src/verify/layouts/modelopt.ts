@@ -60,7 +60,7 @@ const nvfp4 = (name: string): VerifiedLayout => ({
   },
 });
 
-/** Weights alone. */
+/** Weights only. */
 export const modelOptNvfp4 = nvfp4('modelopt-w4a16-nvfp4');
 
 /** With the second level of activations, which multiplies, too. */

@@ -1,6 +1,6 @@
 import { codeProblems, type VerifiedLayout } from '../layout.js';
 
-/** E4M3, one code a byte, and powers of two for 32 of them each: compressed-tensors' form and ModelOpt's. */
+/** E4M3, one code per byte, and a power of two for every 32 codes: the form of compressed-tensors and ModelOpt. */
 export const mxfp8: VerifiedLayout = {
   name: 'mxfp8-quantized',
   compressed: { format: 'mxfp8-quantized', scaleDtype: 'torch.uint8' },
