@@ -73,7 +73,7 @@ export const CODES = {
   LPQ_TARGET: row(2, 'The pack target does not exist, or does not take this type.'),
   LPQ_TENSOR_MISSING: row(4, 'The checkpoint lacks a tensor that the architecture needs.'),
   LPQ_TENSOR_SHAPE: row(4, 'A tensor does not have the shape that the architecture requires.'),
-  LPQ_TILUS: row(4, 'A Tilus program is wrong, or does what the machine leaves undefined.'),
+  LPQ_TILUS: row(4, 'A Tilus program is wrong, or its behaviour is undefined.'),
   LPQ_TYPE: row(2, 'The quantized type does not exist.'),
   LPQ_USAGE: row(2, 'An option or argument is wrong.'),
   LPQ_VERIFY: row(1, 'Verification found a difference.'),

@@ -12,7 +12,7 @@ export interface Actor extends At {
   readonly block: readonly number[];
 }
 
-/** What the machine leaves undefined: throws LPQ_TILUS with block, thread and instruction. */
+/** Reports undefined behaviour: throws LPQ_TILUS with block, thread and instruction. */
 export function fault(actor: Actor, thread: number | undefined, what: string, hint?: string): never {
   const who = `block (${actor.block.join(', ')})${thread === undefined ? '' : `, thread ${thread}`}`;
   throw new LpqError(

@@ -94,7 +94,7 @@ export const CONFIG_MUTANTS: readonly Mutant[] = [
     ['group_size: scheme.groupSize', 'group_size: 32', 'groups of 32 are stated'],
     ["quantization_status: 'compressed'", "quantization_status: 'frozen'", 'the status says frozen'],
     ['actorder: scheme.actorder ?? null', 'actorder: null', 'actorder is lost'],
-    ["strategy: 'token'", "strategy: 'tensor'", 'activations of one scale a tensor are stated'],
+    ["strategy: 'token'", "strategy: 'tensor'", 'activations with one scale per tensor are stated'],
     ["'token', dynamic: true", "'token', dynamic: false", 'static activations are stated'],
     [
       'input_activations: activations ? activationArguments(activations) : null',
