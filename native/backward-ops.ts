@@ -1,4 +1,5 @@
 import type { NativeRuntime, Tensor } from './binding.js';
+import { multiplied } from './multiplied.js';
 import type { ActivationName, AttentionParams, RopeStyle } from './ops.js';
 
 type Added = { accumulate?: boolean };
@@ -10,11 +11,11 @@ type Added = { accumulate?: boolean };
 export const backwardOps = {
   /** dx = dy W. */
   linearInputGradient: (rt: NativeRuntime, dy: Tensor, weight: Tensor, dx: Tensor, p: Added = {}) =>
-    rt.enqueue('linear_input_gradient', [dy, weight], [dx], p),
+    rt.enqueue('linear_input_gradient', [dy, weight], [dx], multiplied(rt, p)),
 
   /** dW = dyᵀ x. */
   linearWeightGradient: (rt: NativeRuntime, x: Tensor, dy: Tensor, dw: Tensor, p: Added = {}) =>
-    rt.enqueue('linear_weight_gradient', [x, dy], [dw], p),
+    rt.enqueue('linear_weight_gradient', [x, dy], [dw], multiplied(rt, p)),
 
   rmsnormBackward: (
     rt: NativeRuntime,

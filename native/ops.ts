@@ -3,6 +3,7 @@ import type { NativeRuntime, OpParams, Tensor } from './binding.js';
 import { cacheOps } from './cache-ops.js';
 import { hyperOps } from './hyper-ops.js';
 import { kvOps } from './kv-ops.js';
+import { multiplied } from './multiplied.js';
 import { packedOps } from './packed-ops.js';
 import { recurrentOps } from './recurrent-ops.js';
 import { selectedOps } from './selected-ops.js';
@@ -29,10 +30,6 @@ export type FirstColumns = { qFirst?: number; kFirst?: number; vFirst?: number }
 
 /** Some columns of each row. */
 export type Runs = { first?: number; runs?: number };
-
-/** The call's parameters with what the runtime multiplies in. */
-export const multiplied = (rt: NativeRuntime, p: OpParams): OpParams =>
-  rt.products === 'bf16' && rt.device === 'cpu' ? { ...p, bf16: true } : p;
 
 /**
  * The operation table: every native operation. Shapes, dtypes, defaults and failures are the contracts in native/ops/*.h, one for all

@@ -11,12 +11,12 @@
 namespace lpq::ops {
 
 // Of linear: dx = dy W; dy [T,N], W f32, f16 or bf16 [N,K], dx [T,K], none of the others. accumulate: added to dx.
-// Sums as of linear.
+// Sums as of linear, bf16 too.
 struct LinearInputGradient : Arguments {
   const Tensor& dy = input("dy", {f32}, {-1, -1});
   const Tensor& weight = input("weight", kFloats, {dy.dim(1), -1});
   const Tensor& dx = output("dx", {f32}, {dy.dim(0), weight.dim(1)});
-  bool accumulate = flag("accumulate");
+  bool accumulate = flag("accumulate"), bf16 = flag("bf16");
 
   explicit LinearInputGradient(const Call& call) : Arguments(call, "linear_input_gradient") {
     require(dx.raw() != dy.raw() || dx.elements() == 0, "dx must not be dy");
@@ -24,12 +24,12 @@ struct LinearInputGradient : Arguments {
   }
 };
 
-// Of linear: dW = dyᵀ x; x [T,K], dy [T,N], dW [N,K]. accumulate: added to dW.
+// Of linear: dW = dyᵀ x; x [T,K], dy [T,N], dW [N,K]. accumulate: added to dW. bf16: as of linear.
 struct LinearWeightGradient : Arguments {
   const Tensor& x = input("x", {f32}, {-1, -1});
   const Tensor& dy = input("dy", {f32}, {x.dim(0), -1});
   const Tensor& dw = output("dw", {f32}, {dy.dim(1), x.dim(1)});
-  bool accumulate = flag("accumulate");
+  bool accumulate = flag("accumulate"), bf16 = flag("bf16");
 
   explicit LinearWeightGradient(const Call& call) : Arguments(call, "linear_weight_gradient") { done(); }
 };

@@ -1,5 +1,5 @@
 import type { NativeRuntime, OpParams, Tensor } from '../../native/binding.js';
-import { multiplied } from '../../native/ops.js';
+import { multiplied } from '../../native/multiplied.js';
 
 /**
  * The solver's native operations (native/ops/gptq.h states their contracts). Everything between factor and encode is

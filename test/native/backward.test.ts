@@ -33,8 +33,31 @@ function expectGradient(
     assert.ok(Math.abs(typed(got)[i]! - value) <= 2e-5 * most, `${what} ${i}: ${typed(got)[i]}, not ${value}`);
 }
 
-test('linear: gradients to its input and to its weight, added where asked', async () => {
+test('linear: gradients to its input and to its weight, added where asked; in bf16, of operands that it holds', async () => {
   const random = new Random(1);
+  const bf16 = createRuntime({ threads: 2, products: 'bf16' });
+  // The upper half of a float is one that bf16 holds.
+  const held = (list: Float32Array) =>
+    new Float32Array(new Uint32Array(list.buffer).map((bits) => bits & 0xffff0000).buffer);
+  const [x, w, dy] = [random.normals(17 * 21), random.normals(11 * 21), random.normals(17 * 11)].map(held) as [
+    Float32Array,
+    Float32Array,
+    Float32Array,
+  ];
+  const made = (['f32', 'bf16'] as const).map((products) => {
+    const on = products === 'f32' ? rt : bf16;
+    const [dx, dw] = [poisoned('f32', [17, 21]), poisoned('f32', [11, 21])];
+    ops.linearInputGradient(on, f32([17, 11], dy), f32([11, 21], w), dx);
+    ops.linearWeightGradient(on, f32([17, 21], x), f32([17, 11], dy), dw);
+    return [dx, dw] as const;
+  });
+  await rt.sync();
+  await bf16.sync();
+  // Products of eleven and seventeen terms of some 1: their sums are rounded in another order.
+  for (const which of [0, 1] as const)
+    typed(made[1]![which]).forEach((value, i) => {
+      assert.ok(Math.abs(value - typed(made[0]![which])[i]!) <= 17 * 2 ** -23 * 40);
+    });
   for (const [t, k, n] of [
     [5, 7, 3],
     [17, 20, 11],

@@ -58,6 +58,11 @@ for (const products of ['f32', 'bf16'] as const) {
   const info = poisoned('i32', [1]);
   ops.cast(rt, h, l);
   ops.cholesky(rt, l, info);
+  const [dx, dw] = [poisoned('f32', [t, k]), poisoned('f32', [90, k])];
+  const dy = f32([t, 90], random.normals(t * 90));
+  ops.linearInputGradient(rt, dy, f32([90, k], random.normals(90 * k)), dx);
+  ops.linearWeightGradient(rt, x, dy, dw);
+  keep(`gradients of linear in ${products}`, dx, dw);
   keep(`gram in ${products}`, h);
   keep(`cross in ${products}`, c);
   keep('cholesky', l, info);

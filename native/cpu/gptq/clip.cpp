@@ -191,7 +191,7 @@ void clip(Call& call, Exec& exec) {
     require(group[j] >= 0 && group[j] < groups, "group holds an index outside the scales");
     members[static_cast<size_t>(group[j])].push_back(j);
   }
-  const auto metrics = metrics_of(exec, members, m, k, a.bf16 ? Products::bf16 : Products::f32);
+  const auto metrics = metrics_of(exec, members, m, k, products_of(a.bf16));
   // A group's rows follow each other, so that its metric stays in the cache.
   const int64_t parts = (n + kRows - 1) / kRows;
   exec.pool.for_each(groups * parts, 1, [&](int64_t task) {

@@ -79,7 +79,7 @@ void descend_with(Exec& exec, const ops::GptqDescend& of) {
   args.keep = of.keep ? of.keep->data<float>() : nullptr;
   args.fixed = of.fixed;
   const Block block = of.keep ? kernels().sparse_descend : kernels().descend;
-  const Products products = of.bf16 ? Products::bf16 : Products::f32;
+  const Products products = products_of(of.bf16);
   double& changed = *of.changed.data<double>();
   changed = 0;
   for (int64_t sweep = 0; sweep < of.sweeps; ++sweep) {

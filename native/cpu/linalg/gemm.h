@@ -20,6 +20,7 @@ enum class Trans { no, yes };
 // of each pair before the first, and what lies below the least normal number is 0: the arithmetic of VDPBF16PS, which
 // computes two k at once where the CPU has it; chains of fma give the same bytes everywhere else.
 enum class Products { f32, bf16 };
+inline Products products_of(bool bf16) { return bf16 ? Products::bf16 : Products::f32; }
 
 // lda, ldb, ldc: elements between rows as stored. A is stored [m,k] (Trans::no) or [k,m] (Trans::yes); B [k,n] or
 // [n,k].

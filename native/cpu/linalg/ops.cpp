@@ -13,8 +13,6 @@
 namespace lpq {
 namespace {
 
-Products products_of(bool bf16) { return bf16 ? Products::bf16 : Products::f32; }
-
 void linear(Call& call, Exec& exec) {
   const ops::Linear a(call);
   require_f32({{&a.x, "x"}});
@@ -187,7 +185,7 @@ void fma_peak(Call& call, Exec& exec) {
   const auto& f64 = linalg::kernels<double>();
   std::atomic<bool> odd{false};
   const auto start = std::chrono::steady_clock::now();
-  exec.pool.for_each(4 * exec.pool.size(), 1, [&](int64_t i) {
+  exec.pool.for_each(4 * exec.pool.size(), 1, [&](int64_t) {
     if (single ? f32.spin(rounds, 0.5f) < 0 : f64.spin(rounds, 0.5) < 0) odd = true;
   });
   facts.data<double>()[1] = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -21,14 +21,14 @@ void linear_input_gradient(Call& call, Exec& exec) {
     exec.pool.for_each(n, rows_grain(k), [&](int64_t row) { widen(a.weight, row * k, k, wide.data() + row * k); });
   const float* weight = wide.empty() ? a.weight.data<float>() : wide.data();
   gemm_f32(exec.pool, Trans::no, Trans::no, t, k, n, 1.0f, a.dy.data<float>(), n, weight, k, a.accumulate ? 1.0f : 0.0f,
-           a.dx.data<float>(), k);
+           a.dx.data<float>(), k, products_of(a.bf16));
 }
 
 void linear_weight_gradient(Call& call, Exec& exec) {
   const ops::LinearWeightGradient a(call);
   const int64_t t = a.x.dim(0), n = a.dy.dim(1), k = a.x.dim(1);
   gemm_f32(exec.pool, Trans::yes, Trans::no, n, k, t, 1.0f, a.dy.data<float>(), n, a.x.data<float>(), k,
-           a.accumulate ? 1.0f : 0.0f, a.dw.data<float>(), k);
+           a.accumulate ? 1.0f : 0.0f, a.dw.data<float>(), k, products_of(a.bf16));
 }
 
 void rmsnorm_backward(Call& call, Exec& exec) {
