@@ -14,6 +14,7 @@ const ARROWS: Readonly<Record<string, readonly string[]>> = {
   tilus: ['core', 'layout'],
   formats: ['core', 'binding'],
   hub: ['core', 'binding'],
+  stream: ['core', 'formats', 'hub'],
   model: ['core', 'formats', 'binding'],
   calibrate: ['core', 'formats', 'binding', 'model'],
   quantize: ['core', 'formats', 'binding', 'model', 'calibrate'],
@@ -53,6 +54,7 @@ const ARROWS: Readonly<Record<string, readonly string[]>> = {
     'bench',
     'report',
     'hub',
+    'stream',
   ],
 };
 

@@ -17,6 +17,8 @@ import { LoraTensors } from '../lora/tensors.js';
 import { Checkpoint, readConfig } from '../safetensors/checkpoint.js';
 import { withoutBareFloats } from '../safetensors/python-floats.js';
 import type { TensorReader } from '../safetensors/read.js';
+import { streamOf, whenHere } from '../safetensors/stream.js';
+import { StreamedTensors } from '../safetensors/streamed.js';
 import { dequantizeModule } from './dequantize.js';
 import { mixedModule } from './mixed.js';
 import { CanonicalCheckpoint } from './read.js';
@@ -40,9 +42,10 @@ export class SourceCheckpoint {
   static open(dir: string): SourceCheckpoint {
     const gguf = ggufFiles(dir);
     if (gguf) return new SourceCheckpoint(dir, readConfig(dir), withMerge(dir, GgufTensors.open(gguf)));
-    const weights = Checkpoint.open(dir);
+    const stream = streamOf(dir);
+    const weights = stream ? new StreamedTensors(dir, stream) : Checkpoint.open(dir);
     try {
-      const config = weights.config();
+      const config = readConfig(dir);
       const found = foreignSettings(dir, config);
       return new SourceCheckpoint(dir, config, withMerge(dir, floatsOf(dir, weights, config, found)));
     } catch (error) {
@@ -70,10 +73,12 @@ export class SourceCheckpoint {
 
   /**
    * F32, F16 and BF16 as they are, F64 rounded to f32; whole numbers of tables, which are no module's weight or bias, as they are, too. Throws
-   * LPQ_DTYPE for the rest, LPQ_TENSOR_MISSING.
+   * LPQ_DTYPE for the rest, LPQ_TENSOR_MISSING; of a stream what fetching throws.
    */
   async tensor(name: string): Promise<Tensor> {
-    return floatTensor(this.weights, name);
+    const tensor = await whenHere(() => floatTensor(this.weights, name));
+    streamOf(this.dir)?.reads(name);
+    return tensor;
   }
 
   close(): void {
@@ -84,7 +89,7 @@ export class SourceCheckpoint {
 /** What is quantized as floats, where it is published so or may be quantized again; else the file's own tensors. */
 function floatsOf(
   dir: string,
-  weights: Checkpoint,
+  weights: SourceTensors,
   config: Readonly<Record<string, unknown>>,
   found: ForeignSettings | undefined,
 ): SourceTensors {

@@ -102,6 +102,20 @@ export class CanonicalWriter {
     this.quality.set(name, quality);
   }
 
+  /** sha256 of carried tensors that were written whole. */
+  async carriedHashes(names: readonly string[]): Promise<Record<string, string>> {
+    const hashes: Record<string, string> = {};
+    for (const name of names) hashes[name] = await this.writer.digest(name);
+    return hashes;
+  }
+
+  /** Counts a carried tensor as written that an earlier writer of the same plan left with this hash; false where it did not. */
+  async adoptCarried(name: string, sha256: string): Promise<boolean> {
+    if (!(await this.writer.holds(name, sha256))) return false;
+    await this.writer.adopt(name, sha256);
+    return true;
+  }
+
   /** Reads modules back that were written whole, or adopted. The caller closes it. */
   written(): WrittenModules {
     return new WrittenModules(this.output.path, this.writer.plan, this.plan);

@@ -1,8 +1,8 @@
 import path from 'node:path';
 import { allocate, type DType, type Tensor, typed } from '../../native/binding.js';
 import { LpqError } from '../../src/core/error.js';
-import type { Checkpoint } from '../safetensors/checkpoint.js';
 import type { TensorEntry } from '../safetensors/header.js';
+import type { FileTensors } from './floats.js';
 import type { ForeignContext, ForeignModule } from './module.js';
 import { numbersOf } from './numbers.js';
 import { Overlay } from './overlay.js';
@@ -28,12 +28,12 @@ export function allowsRequantizing(dir: string): boolean {
  * A checkpoint that another tool quantized as if it held floats: MODULE.weight in F32, (code - zero) * scale, one product rounded to f32.
  * What those weights were before is not in it.
  */
-export class DecodedTensors extends Overlay<Checkpoint, Decoded> {
+export class DecodedTensors extends Overlay<FileTensors, Decoded> {
   /** Of the narrowest codes. */
   readonly bits: number;
 
   /** Throws LPQ_FOREIGN for a checkpoint that contradicts itself, LPQ_CONFIG for settings or a method that lpq does not read. */
-  constructor(file: Checkpoint, method: string, ctx: ForeignContext) {
+  constructor(file: FileTensors, method: string, ctx: ForeignContext) {
     super(file);
     const { modules, problems } = readModules(ctx, method);
     if (problems[0]) throw problems[0];

@@ -7,6 +7,7 @@ import { fingerprintOf } from './fingerprint.js';
 import { withoutBareFloats } from './python-floats.js';
 import { SafetensorsFile } from './read.js';
 import { ShardReader } from './shards.js';
+import { streamOf } from './stream.js';
 import { parseStrictJson, StrictJsonError } from './strict-json.js';
 
 /** All weights of a checkpoint directory: model.safetensors, or the shards that an index names. */
@@ -28,7 +29,7 @@ export class Checkpoint extends ShardReader {
     try {
       for (const name of names) files.push(SafetensorsFile.open(name));
       const checkpoint = new Checkpoint(dir, files);
-      checkpoint.claim(index);
+      for (const [name, file] of ownersOf(files, index)) checkpoint.owner.set(name, file);
       return checkpoint;
     } catch (error) {
       for (const file of files) file.close();
@@ -51,30 +52,38 @@ export class Checkpoint extends ShardReader {
     const dir = statSync(this.path).isDirectory() ? this.path : path.dirname(this.path);
     return path.join(dir, 'config.json');
   }
+}
 
-  private claim(index: ShardIndex | undefined): void {
-    for (const file of this.files)
-      for (const name of file.names()) {
-        const first = this.owner.get(name);
-        if (first) indexError(`tensor '${name}' is in two shards`, { got: `${base(first)} and ${base(file)}` });
-        this.owner.set(name, file);
-      }
-    for (const [name, shard] of index?.weightMap ?? []) {
-      const holder = this.owner.get(name);
-      if (!holder || base(holder) !== shard)
-        indexError(`${index?.path} puts tensor '${name}' in ${shard}, which does not hold it`, {
-          ...(holder && { got: `it is in ${base(holder)}` }),
-          hint: 'The shards and the index come from different downloads: fetch the checkpoint again.',
-        });
+/**
+ * Which shard holds each tensor, in the order of the files. Throws LPQ_SAFETENSORS_INDEX where two do, or where they and the index differ.
+ */
+export function ownersOf<T extends { readonly path: string; names(): Iterable<string> }>(
+  files: readonly T[],
+  index: ShardIndex | undefined,
+): Map<string, T> {
+  const owner = new Map<string, T>();
+  for (const file of files)
+    for (const name of file.names()) {
+      const first = owner.get(name);
+      if (first) indexError(`tensor '${name}' is in two shards`, { got: `${base(first)} and ${base(file)}` });
+      owner.set(name, file);
     }
-    if (!index) return;
-    // Loaders that follow the index miss it, those that read whole shards have it.
-    for (const [name, file] of this.owner)
+  for (const [name, shard] of index?.weightMap ?? []) {
+    const holder = owner.get(name);
+    if (!holder || base(holder) !== shard)
+      indexError(`${index?.path} puts tensor '${name}' in ${shard}, which does not hold it`, {
+        ...(holder && { got: `it is in ${base(holder)}` }),
+        hint: 'The shards and the index come from different downloads: fetch the checkpoint again.',
+      });
+  }
+  // Loaders that follow the index miss it, those that read whole shards have it.
+  if (index)
+    for (const [name, file] of owner)
       if (!index.weightMap.has(name))
         indexError(`${index.path} leaves out tensor '${name}', which ${base(file)} holds`, {
           hint: 'The shards and the index come from different downloads: fetch the checkpoint again.',
         });
-  }
+  return owner;
 }
 
 /** Reads DIR/config.json. Throws LPQ_CONFIG when it is absent, broken or no object. */
@@ -112,14 +121,15 @@ function parseConfig(file: string, text: string): Record<string, unknown> {
  * are weights, of any format. Throws LPQ_SAFETENSORS_INDEX.
  */
 export function namesWithoutShards(dir: string): ReadonlySet<string> | undefined {
-  if (!existsSync(path.join(dir, 'config.json')) || !statSync(dir).isDirectory()) return undefined;
+  if (!existsSync(path.join(dir, 'config.json')) || !statSync(dir).isDirectory() || streamOf(dir)) return undefined;
   const all = readdirSync(dir).sort();
   if (all.some((name) => /\.(safetensors|gguf|bin|pt|pth)$/.test(name))) return undefined;
   const index = all.find((name) => name.endsWith('.safetensors.index.json'));
   return new Set(index === undefined ? [] : readIndex(path.join(dir, index)).weightMap.keys());
 }
 
-interface ShardIndex {
+/** An index over shards, and which of them it names for each tensor. */
+export interface ShardIndex {
   readonly path: string;
   readonly weightMap: ReadonlyMap<string, string>;
 }
@@ -157,7 +167,8 @@ function findShards(dir: string): { names: string[]; index: ShardIndex | undefin
   });
 }
 
-function readIndex(file: string): ShardIndex {
+/** Throws LPQ_SAFETENSORS_INDEX. */
+export function readIndex(file: string): ShardIndex {
   let root: unknown;
   try {
     root = parseStrictJson(readText(file, 'LPQ_SAFETENSORS_INDEX'));
@@ -192,7 +203,7 @@ function readText(file: string, code: 'LPQ_CONFIG' | 'LPQ_SAFETENSORS_INDEX'): s
   }
 }
 
-function base(file: SafetensorsFile): string {
+function base(file: { readonly path: string }): string {
   return path.basename(file.path);
 }
 

@@ -40,6 +40,11 @@ export function selectFiles(id: string, paths: readonly string[]): Selection {
   throw noWeights(id, paths, single);
 }
 
+/** Whether a chosen file has weights, and not what describes them. */
+export function isWeights(file: string): boolean {
+  return file.endsWith(WEIGHTS) || file.endsWith('.gguf');
+}
+
 /**
  * The shards that an index names, all of them among `paths`. Throws LPQ_SAFETENSORS_INDEX. What else an index may do wrong
  * the checkpoint reader tells.

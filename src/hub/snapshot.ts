@@ -10,7 +10,7 @@ import { type HubEnvironment, hubEnvironment } from './environment.js';
 import { fileUrl, type HubFile, isCommit, listRepository, resolveRevision } from './listing.js';
 import { lockFile } from './lock.js';
 import { type ModelName, printModelName } from './name.js';
-import { selectFiles, shardsOf } from './selection.js';
+import { isWeights, selectFiles, shardsOf } from './selection.js';
 
 export interface SnapshotOptions extends ClientOptions {
   /** Default: that of the process. */
@@ -25,6 +25,8 @@ export interface SnapshotOptions extends ClientOptions {
   readonly parallel?: number;
   /** Download.partBytes. */
   readonly partBytes?: number;
+  /** false: leaves the weights on the Hub, but for those that are there. */
+  readonly weights?: boolean;
 }
 
 export interface DownloadPlan {
@@ -42,7 +44,12 @@ export interface Snapshot {
   readonly commit: string;
   /** Bytes that came over the network's files, 0 when everything was there. */
   readonly downloaded: number;
+  /** All files of weights, by name, and those of them that stayed on the Hub; none without `weights: false`. */
+  readonly weights: readonly HubFile[];
+  readonly left: readonly HubFile[];
 }
+
+const NONE_LEFT = { weights: [], left: [] };
 
 /** Failures that leave the cache as the best that is known. */
 const AWAY: ReadonlySet<string> = new Set([
@@ -78,7 +85,7 @@ export async function hubSnapshot(model: ModelName, options: SnapshotOptions = {
   const known = cache.commitOf(model.revision);
   const missing = known === undefined ? undefined : cache.missing(known);
   const here = known !== undefined &&
-    missing?.length === 0 && { dir: cache.snapshot(known), commit: known, downloaded: 0 };
+    missing?.length === 0 && { dir: cache.snapshot(known), commit: known, downloaded: 0, ...NONE_LEFT };
   if (here && (environment.offline || isCommit(model.revision))) return here;
   if (environment.offline) throw offline(model, environment, missing);
   tell(`asking ${environment.endpoint} for ${printModelName(model)}`);
@@ -124,6 +131,10 @@ class Fetch {
       const shards = shardsOf(id, index, await readFile(cache.blob(file), 'utf8'), new Set(byPath.keys()));
       chosen.push(...shards.map((shard) => byPath.get(shard) as HubFile));
     }
+    const weights = this.options.weights === false ? chosen.filter(({ path }) => isWeights(path)) : [];
+    weights.sort((a, b) => (a.path < b.path ? -1 : 1));
+    const left = weights.filter((file) => !cache.shows(commit, file) && !cache.hasBlob(file));
+    for (const file of left) chosen.splice(chosen.indexOf(file), 1);
     this.done = 0;
     const missing = chosen.filter((file) => !cache.shows(commit, file) && !cache.hasBlob(file));
     if (missing.length > 0) {
@@ -137,7 +148,7 @@ class Fetch {
       OPTIONAL.filter((file) => !byPath.has(file)),
     );
     await cache.writeRef(revision, commit);
-    return { dir: cache.snapshot(commit), commit, downloaded: this.downloaded };
+    return { dir: cache.snapshot(commit), commit, downloaded: this.downloaded, weights, left };
   }
 
   private async listing(): Promise<readonly HubFile[]> {

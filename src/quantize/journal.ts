@@ -21,7 +21,7 @@ const identitySchema = z.strictObject({
 /** First line. */
 const headerSchema = z.strictObject({ format: z.literal('lpq-journal'), version: z.literal(1), run: identitySchema });
 
-/** Every other line: a block, or 'head', whose tensors are on the disk. A later line of the same block counts. */
+/** Other lines: a block, or 'head', whose tensors are on the disk. A later line of the same block counts. */
 const blockSchema = z.strictObject({
   block: z.union([z.int().nonnegative(), z.literal('head')]),
   modules: z.array(
@@ -38,12 +38,17 @@ const blockSchema = z.strictObject({
   ),
 });
 export type JournalBlock = z.infer<typeof blockSchema>;
+
+/** Or tensors that went through unchanged, with their hashes, where the source may not be at hand any more. */
+const carriedSchema = z.strictObject({ carried: z.record(z.string(), sha256Schema) });
 export type BlockKey = JournalBlock['block'];
 
 /** What a journal says, and how many of its bytes say it: a torn last line is none. */
 export interface JournalContents {
   readonly run: RunIdentity;
   readonly blocks: ReadonlyMap<BlockKey, JournalBlock>;
+  /** Hashes of carried tensors. */
+  readonly carried: ReadonlyMap<string, string>;
   readonly bytes: number;
 }
 
@@ -64,11 +69,13 @@ export function readJournal(file: string): JournalContents | undefined {
   const [first = '', ...rest] = text.toString('utf8', 0, bytes - 1).split('\n');
   const { run } = parse(headerSchema, first, file, 1);
   const blocks = new Map<BlockKey, JournalBlock>();
+  const carried = new Map<string, string>();
   for (const [i, line] of rest.entries()) {
-    const block = parse(blockSchema, line, file, i + 2);
-    blocks.set(block.block, block);
+    const read = parse(z.union([blockSchema, carriedSchema]), line, file, i + 2);
+    if ('block' in read) blocks.set(read.block, read);
+    else for (const [name, sha256] of Object.entries(read.carried)) carried.set(name, sha256);
   }
-  return { run, blocks, bytes };
+  return { run, blocks, carried, bytes };
 }
 
 function parse<T extends z.ZodType>(schema: T, line: string, file: string, number: number): z.infer<T> {

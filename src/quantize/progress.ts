@@ -80,8 +80,16 @@ export class Progress {
     );
   }
 
-  /** Queues a tensor that goes through unchanged; it is opened in its turn, so that any number may wait. */
-  carry(source: SourceView, name: string): Promise<void> {
+  /** Whether a stopped run has written a tensor that goes through unchanged, and noted it. */
+  carried(name: string): boolean {
+    return this.log.carried.has(name);
+  }
+
+  /**
+   * Queues a tensor that goes through unchanged; it is opened in its turn, so that any number may wait. With `done`, which is called when it
+   * was written or has failed, it is noted too: for sources that a resumed run shall not need for it.
+   */
+  carry(source: SourceView, name: string, done?: () => void): Promise<void> {
     const write = async () => {
       const tensor = await source.stored(name);
       try {
@@ -89,9 +97,10 @@ export class Progress {
       } finally {
         tensor.dispose();
       }
+      if (done) this.log.carriedOver(name);
       return undefined;
     };
-    return this.carrying.add(0, write, () => {});
+    return this.carrying.add(0, write, done ?? (() => {}));
   }
 
   /** Queues a module of an earlier checkpoint, in its turn as carried tensors are. */

@@ -26,6 +26,8 @@ export function earlierRun(output: OutputDirectory, identity: RunIdentity): Jour
  * beside further work, for all blocks at once that are waiting.
  */
 export class RunLog {
+  /** Names of carried tensors that are written, and not noted yet. */
+  private readonly written: string[] = [];
   private readonly waiting: { readonly key: BlockKey; readonly lines: readonly ModuleLine[] }[] = [];
   private running: Promise<void> | undefined;
   private failure: { readonly cause: unknown } | undefined;
@@ -38,6 +40,8 @@ export class RunLog {
     readonly kept: ReadonlyMap<BlockKey, JournalBlock>,
     /** Blocks that the earlier run had finished, but whose bytes are not those it wrote. */
     readonly damaged: readonly BlockKey[],
+    /** Carried tensors that the earlier run left whole; the writer has them. */
+    readonly carried: ReadonlySet<string>,
   ) {}
 
   /** Looks at every tensor that `before` names. Throws LPQ_DISK_FULL, LPQ_OUTPUT_WRITE. */
@@ -57,8 +61,10 @@ export class RunLog {
         kept.set(key, block);
       } else damaged.push(key);
     }
+    const carried = new Set<string>();
+    for (const [name, sha256] of before?.carried ?? []) if (await writer.adoptCarried(name, sha256)) carried.add(name);
     const journal = await Journal.open(journalPath(output.root), identity, before);
-    return new RunLog(output, writer, journal, kept, damaged);
+    return new RunLog(output, writer, journal, kept, damaged, carried);
   }
 
   /** A block whose modules were all written; returns at once. Throws what an earlier one failed of. */
@@ -66,6 +72,11 @@ export class RunLog {
     if (this.failure) throw this.failure.cause;
     this.waiting.push({ key, lines });
     this.running ??= this.commit();
+  }
+
+  /** A carried tensor that was written whole; noted with the next block. */
+  carriedOver(name: string): void {
+    this.written.push(name);
   }
 
   /** Waits until all is on the disk. */
@@ -94,8 +105,9 @@ export class RunLog {
       while (this.waiting.length > 0) {
         const blocks: JournalBlock[] = [];
         for (const { key, lines } of this.waiting.splice(0)) blocks.push(await this.blockOf(key, lines));
+        const carried = await this.writer.carriedHashes(this.written.splice(0));
         await this.writer.sync();
-        await this.journal.append(blocks);
+        await this.journal.append([...(Object.keys(carried).length > 0 ? [{ carried }] : []), ...blocks]);
         this.output.keep = true;
       }
     } catch (cause) {

@@ -14,13 +14,13 @@ import { SHARD_FILE, type Shard } from '../../formats/shards/shard.js';
 import type { SavedStatistics } from '../../formats/statistics/read.js';
 import type { NativeRuntime } from '../../native/binding.js';
 import { type Calibration, calibrationRecord } from '../calibrate/text.js';
-import { tell } from '../core/activity.js';
 import { LpqError } from '../core/error.js';
 import type { TensorRewrite } from '../model/folded.js';
 import { openBlocks, unusedTensors } from '../model/graph.js';
 import type { Block, ModelGraph, Stage } from '../model/program.js';
 import type { ActivationForm, KvForm } from '../model/source.js';
 import type { BlockContext } from './blocks.js';
+import { carryThrough } from './carry.js';
 import { type ModuleLine, type QuantizeEvents, timed } from './events.js';
 import { recordOf, requireStatistics } from './from-statistics.js';
 import { runIdentity } from './identity.js';
@@ -157,10 +157,7 @@ export async function quantizeCheckpoint(
         log = await timed(events, 'read', () => RunLog.open(output, writer, identity, before));
         progress = new Progress(log, writer, events, graph, schemes);
         if (before) events.onResume?.(progress.resumption());
-        for (const [i, name] of carried.entries()) {
-          tell(`writing ${name}`, i, carried.length);
-          await progress.carry(source, name);
-        }
+        const carrying = await carryThrough(source, carried, progress);
         if (kept) for (const name of keptNames) await progress.keep(kept, name);
         const context: BlockContext = {
           quantizer: request.quantizer,
@@ -175,6 +172,7 @@ export async function quantizeCheckpoint(
           },
         };
         await quantizeModel(context, rts, request, source, graph, events, progress, kept);
+        await carrying.finish();
         await timed(events, 'write', async () => {
           await progress?.settle();
           const manifest = await writer.finish(recorded);

@@ -1,5 +1,6 @@
 import type { SourceCheckpoint } from '../../formats/canonical/source.js';
 import type { TensorSpec } from '../../formats/safetensors/header.js';
+import { whenHere } from '../../formats/safetensors/stream.js';
 import type { Tensor } from '../../native/binding.js';
 import type { TensorRewrite } from '../model/folded.js';
 import { expertSource, type Slice, slicesOf } from '../model/fused-experts.js';
@@ -68,7 +69,9 @@ export class SourceView implements WeightSource {
 
   /** The tensor's bytes as they are, of any dtype. */
   async stored(name: string): Promise<Tensor> {
-    const tensor = this.slices.has(name) ? await this.view.tensor(name) : this.source.weights.tensor(name);
+    const tensor = this.slices.has(name)
+      ? await this.view.tensor(name)
+      : await whenHere(() => this.source.weights.tensor(name));
     return this.rewritten(name, tensor);
   }
 

@@ -1,5 +1,7 @@
 import { existsSync } from 'node:fs';
 import { LpqError } from '../../core/error.js';
+import type { ModelName } from '../../hub/name.js';
+import type { Snapshot, SnapshotOptions } from '../../hub/snapshot.js';
 import type { Run } from '../run.js';
 import { bytes } from '../terminal/units.js';
 import { version } from '../version.js';
@@ -25,16 +27,28 @@ export async function modelDirectory(given: string, run: Run, telling: Telling =
     return dir;
   }
   if (existsSync(given)) return given;
-  const { parseModelName, printModelName } = await import('../../hub/name.js');
+  const { parseModelName } = await import('../../hub/name.js');
   const model = parseModelName(given);
-  if (model === undefined) return given;
+  return model === undefined ? given : (await downloaded(given, model, run, telling)).dir;
+}
+
+/** The model's directory in the cache, once what is missing has been downloaded; without the weights with `weights: false`. */
+export async function downloaded(
+  given: string,
+  model: ModelName,
+  run: Run,
+  telling: Telling,
+  more: Pick<SnapshotOptions, 'weights'> = {},
+): Promise<Snapshot> {
+  const { printModelName } = await import('../../hub/name.js');
   const { hubSnapshot } = await import('../../hub/snapshot.js');
   const { report, interrupt } = run;
   const tells = telling.events || !report.options.json;
   let task: ReturnType<typeof report.task> | undefined;
   const snapshot = await hubSnapshot(model, {
+    ...more,
     signal: interrupt.signal,
-    userAgent: `lpq/${version()}; node/${process.versions.node}`,
+    userAgent: userAgent(),
     onPlan: (plan) => {
       const text = `downloading ${plan.files} files of ${printModelName(model)} (${plan.commit.slice(0, 12)}), ${bytes(plan.bytes)}`;
       if (tells) report.event('download', plan, text);
@@ -46,13 +60,18 @@ export async function modelDirectory(given: string, run: Run, telling: Telling =
     throw alsoNoDirectory(error, given);
   });
   task?.end();
+  const { dir, commit, downloaded: moved } = snapshot;
   if (tells && telling.events)
     report.event(
       'model',
-      { id: model.id, revision: model.revision, ...snapshot },
-      `${printModelName(model)} is in ${snapshot.dir}`,
+      { id: model.id, revision: model.revision, dir, commit, downloaded: moved },
+      `${printModelName(model)} is in ${dir}`,
     );
-  return snapshot.dir;
+  return snapshot;
+}
+
+export function userAgent(): string {
+  return `lpq/${version()}; node/${process.versions.node}`;
 }
 
 /** Whoever mistyped a path learns that it was taken for a name. */

@@ -9,6 +9,8 @@ import { bytes, duration } from '../terminal/units.js';
 export interface Needs {
   readonly output: number | undefined;
   readonly rss: number;
+  /** Of shards that are on the disk at once beside the output (--stream). */
+  readonly shards?: number;
   readonly device?: number;
   readonly seconds?: number;
   /** Of the multiplications alone. */
@@ -51,12 +53,13 @@ export function requireMemory(what: string, need: number, hint: string): void {
 
 /** As a line: '2.84 MB to write (74 GB free), about 330 MB of memory'. */
 export function needsLine(
-  { output, rss, device, seconds, leastSeconds, block }: Needs,
+  { output, rss, shards, device, seconds, leastSeconds, block }: Needs,
   free: number | undefined,
 ): string {
   const room = free === undefined ? '' : ` (${bytes(free)} free)`;
   return [
     ...(output === undefined ? [] : [`${bytes(output)} to write${room}`]),
+    ...(shards === undefined ? [] : [`up to ${bytes(shards)} of shards on the disk at once`]),
     `about ${bytes(Math.round(rss))} of memory`,
     ...(device ? [`up to ${bytes(Math.round(device))} of device memory`] : []),
     ...(seconds === undefined ? [] : [`about ${duration(seconds)}`]),
@@ -78,15 +81,18 @@ export function preflight(output: string, needs: Needs, run: Run): void {
       rss: needs.rss,
       limit,
     });
-  if (free === undefined || needs.output === undefined || needs.output <= free) return;
-  const sentence = `${path.resolve(output)} will take ${bytes(needs.output)}, and its disk has ${bytes(free)} free`;
+  const { shards = 0 } = needs;
+  const most = needs.output === undefined ? undefined : needs.output + shards;
+  if (free === undefined || most === undefined || most <= free) return;
+  const beside = shards > 0 ? `, ${bytes(shards)} of it shards of the source` : '';
+  const sentence = `${path.resolve(output)} will take ${bytes(most)}${beside}, and its disk has ${bytes(free)} free`;
   if (process.env.LPQ_PREFLIGHT === 'warn') {
-    run.report.warn(sentence, { output: needs.output, free });
+    run.report.warn(sentence, { output: most, free });
     return;
   }
   throw new LpqError('LPQ_DISK_FULL', sentence, {
     got: bytes(free),
-    expected: `at least ${bytes(needs.output)}`,
+    expected: `at least ${bytes(most)}`,
     hint: 'Free some space or choose another disk; LPQ_PREFLIGHT=warn starts anyway.',
   });
 }

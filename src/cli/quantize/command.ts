@@ -76,6 +76,10 @@ export function quantizeCommand(program: Command, run: Run): Command {
       )
       .option('--redo <regex>', 'quantize only the modules whose path matches, and copy the rest from --from')
       .option('--from <dir>', 'with --redo: the quantized checkpoint to copy the other modules from')
+      .option(
+        '--stream',
+        'fetch each shard from the Hub when its block is next, and drop it afterwards: for checkpoints larger than the disk',
+      )
       .option('--resume', 'continue a stopped run of the same command (from the start, if there was none)')
       .option('--restart', 'discard the partial output of a stopped run')
       .option('--print-recipe', 'print the recipe that repeats this run, and do nothing else')
@@ -88,7 +92,11 @@ export function quantizeCommand(program: Command, run: Run): Command {
       .option('--dry-run', 'only show the plan: each module, disk, memory; --pack may then be a list, or all')
       .option('--tp <ranks>', 'with --dry-run --pack: number of tensor-parallel ranks', integer('--tp', 1))
       .option('--timed', 'with --dry-run: quantize one block and estimate the time of all'),
-  ).action((model: string, flags: QuantizeFlags) => quantize(model, flags, run));
+  ).action(async (model: string, flags: QuantizeFlags) => {
+    if (!flags.stream) return quantize(model, flags, run);
+    const { streaming } = await import('./stream.js');
+    await streaming(run, () => quantize(model, flags, run));
+  });
 }
 
 async function quantize(given: string, flags: QuantizeFlags, run: Run): Promise<void> {
@@ -102,7 +110,7 @@ async function quantize(given: string, flags: QuantizeFlags, run: Run): Promise<
   const { saveStats, partial } = checked;
   if (saveStats !== undefined && partial !== 'resume') refuseExisting(saveStats);
   if (checked.output === undefined) {
-    const { source } = await (await import('./source.js')).openedSource(given, flags, [saveStats], run);
+    const { source } = await (await import('./source.js')).openedSource(given, flags, partial, [saveStats], run);
     return saveStatisticsOnly({ ...checked, source }, flags, run);
   }
   const { packTarget, output } = checked;
@@ -115,7 +123,7 @@ async function quantize(given: string, flags: QuantizeFlags, run: Run): Promise<
   if (packTarget !== undefined && !flags.dryRun) (await import('../../pack/targets/index.js')).packTarget(packTarget);
   // What is wrong with the command is told before anything is downloaded.
   const makes = [output, packed, saveStats];
-  const found = await (await import('./source.js')).openedSource(given, flags, makes, run);
+  const found = await (await import('./source.js')).openedSource(given, flags, partial, makes, run);
   let options: QuantizeOptions = { ...checked, ...found };
   for (const made of makes)
     for (const read of [options.stats, options.redo?.from])
@@ -143,6 +151,7 @@ async function quantize(given: string, flags: QuantizeFlags, run: Run): Promise<
     const noted =
       flags.report === false || flags.shard ? undefined : new (await import('./run-report.js')).RunReport(rts);
     await quantizeInto(options, statistics, rts, run, noted);
+    if (flags.stream) await (await import('./stream.js')).endStreaming(run, false);
     if (packed !== undefined) await packInto(packed, options, deployment, rts, flags, run);
   } finally {
     statistics?.close();

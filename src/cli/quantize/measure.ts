@@ -2,6 +2,7 @@ import path from 'node:path';
 import { SourceCheckpoint } from '../../../formats/canonical/source.js';
 import { directoryOrigin } from '../../../formats/directory/origin.js';
 import type { Evaluation } from '../../../formats/report/schema.js';
+import { streamOf } from '../../../formats/safetensors/stream.js';
 import type { NativeRuntime } from '../../../native/binding.js';
 import { openWeights } from '../../artifact/open.js';
 import { shareDirectory } from '../../calibrate/bundled.js';
@@ -36,6 +37,14 @@ export async function measured(
 ): Promise<Evaluation | undefined> {
   // Devices have no kernels for some forms of the cache (options/kv.ts).
   if (evalText === false || (settings.kv !== undefined && rt.device !== 'cpu')) return undefined;
+  if (streamOf(dir)) {
+    run.report.event(
+      'unmeasured',
+      { why: '--stream' },
+      `quality not measured, because --stream would fetch all of ${directoryOrigin(dir).name} again: ${line`lpq eval ${output} --text FILE measures the result`}`,
+    );
+    return undefined;
+  }
   const given = typeof evalText === 'string' ? evalText : undefined;
   const text = given ?? path.join(shareDirectory(), 'text', 'books-valid.txt');
   const again = line`lpq eval ${output} --text FILE --source ${dir} --report measures it`;

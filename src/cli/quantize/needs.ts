@@ -1,5 +1,6 @@
 import { tensorBytes } from '../../../formats/safetensors/dtypes.js';
 import type { TensorSpec } from '../../../formats/safetensors/header.js';
+import { streamOf } from '../../../formats/safetensors/stream.js';
 import type { NativeRuntime } from '../../../native/binding.js';
 import { openBlocks, planSource } from '../../model/graph.js';
 import { type CalibrationSize, memoryOf, outputBytes } from '../../quantize/estimate.js';
@@ -26,7 +27,8 @@ export async function needsOf(
     const view = new SourceView(source);
     const graph = openBlocks(view, settings.mtp);
     const bytes = [...view.names()].reduce((sum, name) => sum + sizeOf(view.spec(name)), 0);
-    return { output, ...memoryOf(graph, bytes, calibration, onDevice) };
+    const shards = streamOf(dir)?.mostBytes;
+    return { output, ...(shards !== undefined && { shards }), ...memoryOf(graph, bytes, calibration, onDevice) };
   } finally {
     source.close();
   }

@@ -35,6 +35,7 @@ export interface QuantizeFlags extends ComputeOptions, MethodFlags, EngineFlags 
   readonly tp?: number;
   readonly timed?: boolean;
   readonly shard?: Shard;
+  readonly stream?: boolean;
   readonly redo?: string;
   readonly from?: string;
 }
@@ -102,6 +103,10 @@ export async function quantizeOptions(
   if (idle)
     throw new LpqError('LPQ_USAGE', `--${idle === 'pack' ? 'pack' : 'dry-run'} has no effect without -o OUT`, {
       hint: 'Without it, lpq quantize only saves statistics.',
+    });
+  if (flags.stream && typeof flags.eval === 'string')
+    throw new LpqError('LPQ_USAGE', '--eval does not go with --stream: it reads the whole source again', {
+      hint: 'Leave --eval out; lpq eval OUT --text FILE measures the result.',
     });
   const sized = checkTarget(flags, given);
   for (const name of ['timed', 'tp'] as const)

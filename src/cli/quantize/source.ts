@@ -1,4 +1,5 @@
 import path from 'node:path';
+import type { PartialMode } from '../../../formats/directory/partial.js';
 import { LpqError } from '../../core/error.js';
 import { counted } from '../../core/words.js';
 import { modelDirectory } from '../options/hub.js';
@@ -12,12 +13,15 @@ import type { QuantizeFlags, QuantizeOptions } from './options.js';
  */
 export async function openedSource(
   given: string,
-  { lora, requantize }: Pick<QuantizeFlags, 'lora' | 'requantize'>,
+  { lora, requantize, stream }: Pick<QuantizeFlags, 'lora' | 'requantize' | 'stream'>,
+  partial: PartialMode,
   makes: readonly (string | undefined)[],
   run: Run,
 ): Promise<Pick<QuantizeOptions, 'source' | 'lora' | 'requantize'>> {
   const { refuseInside } = await import('../../../formats/directory/place.js');
-  const source = await modelDirectory(given, run, { events: true });
+  const source = stream
+    ? await (await import('./stream.js')).streamedDirectory(given, { output: outputOf(makes), partial }, run)
+    : await modelDirectory(given, run, { events: true });
   if (requantize) await allowAgain(source);
   else await requireKind(source, 'source');
   const adapter = lora === undefined ? undefined : await modelDirectory(lora, run, { events: true });
@@ -26,6 +30,9 @@ export async function openedSource(
   const found = adapter === undefined ? { source } : await merged(source, given, adapter, run);
   return { ...found, ...(requantize && { requantize }) };
 }
+
+/** The first of what is made: shards lie beside it. */
+const outputOf = (makes: readonly (string | undefined)[]) => makes.find((made) => made !== undefined) as string;
 
 /** Throws LPQ_USAGE for a model whose own weights are there, LPQ_CONFIG for what lpq does not read. */
 async function allowAgain(source: string): Promise<void> {
@@ -47,6 +54,7 @@ async function merged(source: string, given: string, adapter: string, run: Run) 
   const { SourceCheckpoint } = await import('../../../formats/canonical/source.js');
   const { directoryOrigin } = await import('../../../formats/directory/origin.js');
   const { openModel } = await import('../../model/graph.js');
+  const { setStream, streamOf } = await import('../../../formats/safetensors/stream.js');
   readAdapterConfig(adapter); // what is wrong with it is told before the model is read
   const checkpoint = SourceCheckpoint.open(source);
   try {
@@ -69,6 +77,8 @@ async function merged(source: string, given: string, adapter: string, run: Run) 
     );
     const dir = loraDirectory(source, merge);
     if (allowsRequantizing(source)) allowRequantizing(dir);
+    const stream = streamOf(source);
+    if (stream) setStream(dir, stream);
     run.report.standsFor(dir, given);
     const sha256 = await hashFile(path.join(adapter, 'adapter_model.safetensors'));
     return { source: dir, lora: { name: directoryOrigin(adapter).name, sha256 } };

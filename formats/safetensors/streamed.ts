@@ -1,0 +1,150 @@
+import { readdirSync } from 'node:fs';
+import path from 'node:path';
+import { allocate, type DType, type Tensor } from '../../native/binding.js';
+import { LpqError } from '../../src/core/error.js';
+import { readRegularText } from '../directory/read-file.js';
+import { ownersOf, readIndex } from './checkpoint.js';
+import { dtypeFacts, nativeBytes, type SafetensorsDtype } from './dtypes.js';
+import { fingerprintFrom, piecesOf, samplePlaces } from './fingerprint.js';
+import type { TensorEntry } from './header.js';
+import type { TensorReader } from './read.js';
+import { Elsewhere, type RemoteShard, type ShardStream } from './stream.js';
+
+interface Owned {
+  readonly path: string;
+  readonly shard: RemoteShard;
+  names(): Iterable<string>;
+}
+
+/** Bytes that are read at once. */
+const COPY_BYTES = 2 ** 28;
+/** Tensors of all experts that stay open: readers take them apart, each expert with a call. */
+const OPEN_TENSORS = 2;
+
+/**
+ * The tensors of shards that come and go. Names, dtypes and shapes are known at once. A tensor is a copy, so that its shard may go at any
+ * time; one whose shard is not here throws Elsewhere, which whenHere() waits for. Those of 1 KiB or less come with the headers.
+ */
+export class StreamedTensors implements TensorReader {
+  private readonly owner: ReadonlyMap<string, RemoteShard>;
+  private readonly entries = new Map<string, TensorEntry>();
+  private readonly small: ReadonlyMap<string, Uint8Array>;
+  private readonly open = new Map<string, Tensor>();
+  private print: string | undefined;
+
+  /** `path`: a directory with config.json and the index. Throws LPQ_SAFETENSORS_INDEX. */
+  constructor(
+    readonly path: string,
+    private readonly stream: ShardStream,
+  ) {
+    const index = readdirSync(path).find((name) => name.endsWith('.safetensors.index.json'));
+    const files = stream.shards.map((shard): Owned => {
+      for (const entry of shard.header.tensors) this.entries.set(entry.name, entry);
+      const names = () => shard.header.tensors.map(({ name }) => name);
+      return { path: join(path, shard.name), shard, names };
+    });
+    const owners = ownersOf(files, files.length > 1 && index ? readIndex(join(path, index)) : undefined);
+    this.owner = new Map([...owners].map(([name, { shard }]) => [name, shard]));
+    this.small = smallTensors(stream.shards);
+  }
+
+  names(): Iterable<string> {
+    return this.owner.keys();
+  }
+
+  has(name: string): boolean {
+    return this.owner.has(name);
+  }
+
+  spec(name: string): TensorEntry {
+    const entry = this.entries.get(name);
+    if (entry) return entry;
+    throw new LpqError('LPQ_TENSOR_MISSING', `${this.path} has no tensor '${name}'`);
+  }
+
+  dtype(name: string): SafetensorsDtype {
+    return this.spec(name).dtype;
+  }
+
+  shape(name: string): readonly number[] {
+    return this.spec(name).shape;
+  }
+
+  /** Throws Elsewhere. */
+  tensor(name: string, as?: DType): Tensor {
+    const { dtype, shape, begin, end } = this.spec(name);
+    const { bits, native } = dtypeFacts(dtype);
+    const want = as ?? native ?? 'u8';
+    const raw = as === undefined && native === undefined;
+    if (!raw && nativeBytes(want) * 8 !== bits)
+      throw new LpqError('LPQ_DTYPE', `tensor '${name}' of ${this.path} cannot be read as ${want}`, { got: dtype });
+    const known = this.open.get(name);
+    if (known?.dtype === want) return known.view(shape);
+    const shard = this.owner.get(name) as RemoteShard;
+    if (!this.small.has(name) && !this.stream.has(shard))
+      throw new Elsewhere(name, shard, () => this.stream.need(shard));
+    const tensor = allocate(want, raw ? [end - begin] : shape);
+    try {
+      this.fill(name, shard, tensor);
+    } catch (error) {
+      tensor.dispose();
+      throw error;
+    }
+    if (shape.length > 2) this.keep(name, tensor);
+    return tensor;
+  }
+
+  advise(): void {}
+
+  fingerprint(): string {
+    this.print ??= fingerprintFrom(readRegularText(join(this.path, 'config.json')), this.stream.shards);
+    return this.print;
+  }
+
+  close(): void {
+    for (const tensor of this.open.values()) tensor.dispose();
+    this.open.clear();
+  }
+
+  private fill(name: string, shard: RemoteShard, tensor: Tensor): void {
+    const { begin, end } = this.spec(name);
+    const small = this.small.get(name);
+    if (small) {
+      tensor.bytes().set(small);
+      return;
+    }
+    for (let at = 0; at < end - begin; at += COPY_BYTES) {
+      const bytes = tensor.bytes(at, Math.min(COPY_BYTES, end - begin - at));
+      this.stream.read(shard, bytes, shard.header.dataStart + begin + at);
+    }
+  }
+
+  private keep(name: string, tensor: Tensor): void {
+    this.open.get(name)?.dispose();
+    this.open.delete(name);
+    this.open.set(name, tensor.view(tensor.shape));
+    for (const [oldest, held] of this.open) {
+      if (this.open.size <= OPEN_TENSORS) return;
+      this.open.delete(oldest);
+      held.dispose();
+    }
+  }
+}
+
+const { join } = path;
+
+/** The bytes of tensors that their samples hold whole. */
+function smallTensors(shards: readonly RemoteShard[]): Map<string, Uint8Array> {
+  const small = new Map<string, Uint8Array>();
+  const pieces = piecesOf(shards);
+  for (const { header, samples } of shards) {
+    const bytes = new Map(header.tensors.map(({ name, begin, end }) => [name, end - begin]));
+    let at = 0;
+    for (const { name, length } of samplePlaces(header, pieces)) {
+      if (length === bytes.get(name)) small.set(name, samples.subarray(at, at + length));
+      at += length;
+    }
+    for (const [name, length] of bytes) if (length === 0) small.set(name, new Uint8Array());
+  }
+  return small;
+}

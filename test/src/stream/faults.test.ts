@@ -1,0 +1,88 @@
+import assert from 'node:assert/strict';
+import { existsSync, readdirSync } from 'node:fs';
+import path from 'node:path';
+import { test } from 'node:test';
+import { events, lpq, type Ran } from '../cli/lpq.js';
+import { ID, type Misbehaviour, type Seen } from '../hub/server.js';
+import { type Bench, bench, differing, RTN, watchDisk } from './setup.js';
+
+/** A request for a whole shard, of the host that has it; headers and samples come in ranges. */
+const isWhole = ({ host, headers }: Seen) => host === 'cdn' && !/-\d+$/.test(headers.range ?? '');
+
+async function streamed(
+  { home }: Bench,
+  name: string,
+  ...more: string[]
+): Promise<{ out: string; ran: Ran; peak: number }> {
+  const out = path.join(home, name);
+  const watched = watchDisk(`${out}.stream`);
+  const ran = await lpq(['quantize', ID, '-o', out, '--stream', '--json', ...RTN, ...more]);
+  return { out, ran, peak: watched() };
+}
+
+const codeOf = (ran: Ran) => events(ran).at(-1)?.code;
+
+test('what the Hub does wrong in passing changes no byte, and no more is on the disk', async (t) => {
+  const it = await bench(t);
+  const { hub, home, dir } = it;
+  const here = path.join(home, 'here');
+  assert.equal((await lpq(['quantize', dir, '-o', here, ...RTN])).code, 0);
+  let [wholes, parts] = [0, 0];
+  const faults: (Misbehaviour | undefined)[] = [
+    { trickle: 200_000 },
+    { cutAfter: 500_000 },
+    { status: 429, headers: { 'retry-after': '0' } },
+    { status: 503 },
+  ];
+  hub.behave = (seen) => {
+    if (isWhole(seen)) return faults[wholes++];
+    // One of the small requests, too.
+    if (seen.host === 'cdn' && parts++ === 7) return { cutAfter: 3 };
+    return undefined;
+  };
+  const { out, ran, peak } = await streamed(it, 'out');
+  assert.equal(ran.code, 0, ran.stdout);
+  assert.deepEqual(differing(here, out), []);
+  assert.ok(wholes > faults.length && parts > 8);
+  const { mostBytes } = events(ran).find(({ event }) => event === 'stream') as { mostBytes: number };
+  assert.ok(peak <= mostBytes, `${peak}`);
+});
+
+test('wrong bytes and a shard that vanishes end the run, and --resume fetches only what unfinished blocks need', async (t) => {
+  const it = await bench(t);
+  const { hub, home, dir, shards, fetched } = it;
+  const here = path.join(home, 'here');
+  assert.equal((await lpq(['quantize', dir, '-o', here, ...RTN])).code, 0);
+  // The shard of the third block is no more when its turn comes.
+  const third = shards[3] as string;
+  const away = (seen: Seen) => (isWhole(seen) || seen.host === 'hub') && seen.path.endsWith(third);
+  hub.behave = (seen) =>
+    away(seen) && !/-\d+$/.test(seen.headers.range ?? '')
+      ? { status: 404, headers: { 'x-error-code': 'EntryNotFound' } }
+      : undefined;
+  const { ran, out } = await streamed(it, 'out');
+  assert.deepEqual([ran.code, codeOf(ran)], [4, 'LPQ_HUB_NOT_FOUND'], ran.stdout);
+  assert.match(String(events(ran).at(-1)?.message), new RegExp(third));
+  assert.ok(!existsSync(out));
+  assert.ok(existsSync(`${out}.partial`));
+  console.log(fetched(), readdirSync(`${out}.stream`));
+  // Another file in its place: the digest tells.
+  const bytes = (hub.files.get(third) as { bytes: Buffer }).bytes;
+  hub.behave = (seen) =>
+    isWhole(seen) && seen.headers.range === undefined && hub.seen.at(-2)?.path.endsWith(third)
+      ? { body: Buffer.alloc(bytes.length, 7) }
+      : undefined;
+  const wrong = await streamed(it, 'out', '--resume');
+  assert.deepEqual([wrong.ran.code, codeOf(wrong.ran)], [4, 'LPQ_HUB_CHECKSUM'], wrong.ran.stdout);
+  hub.behave = () => undefined;
+  hub.seen.length = 0;
+  const after = await streamed(it, 'out', '--resume');
+  assert.equal(after.ran.code, 0, after.ran.stdout);
+  assert.deepEqual(differing(here, out), []);
+  console.log(fetched());
+  assert.deepEqual(
+    Object.keys(fetched()).filter((shard) => shard < '00004'),
+    [],
+  );
+  assert.ok(!existsSync(`${out}.stream`));
+});
