@@ -8,21 +8,25 @@ import { COMMIT, type FakeHub, fakeHub, ID, type Served, setEnvironment } from '
 
 export const RTN = ['--bits', '4', '--method', 'rtn', '--no-report'];
 
-/** The bundled model in six shards: the embedding, four blocks, the last norm. */
-async function cut(into: string): Promise<void> {
-  cpSync(model, into, { recursive: true });
+/** A checkpoint with its tensors in the shards that `shardOf` names, from 1 on. */
+export async function cut(
+  from: string,
+  into: string,
+  count: number,
+  shardOf: (name: string, index: number) => number,
+): Promise<string[]> {
+  cpSync(from, into, { recursive: true });
   rmSync(path.join(into, 'model.safetensors'));
-  const checkpoint = Checkpoint.open(model);
+  const checkpoint = Checkpoint.open(from);
   const map: Record<string, string> = {};
+  const shards = new Map<number, string[]>();
   try {
-    const shards = new Map<number, string[]>();
-    for (const name of checkpoint.names()) {
-      const block = /layers\.(\d+)\./.exec(name)?.[1];
-      const shard = block !== undefined ? Number(block) + 2 : name.includes('embed') ? 1 : 6;
+    for (const [i, name] of [...checkpoint.names()].sort().entries()) {
+      const shard = shardOf(name, i);
       shards.set(shard, [...(shards.get(shard) ?? []), name]);
     }
     for (const [number, names] of shards) {
-      const file = `model-0000${number}-of-00006.safetensors`;
+      const file = `model-${String(number).padStart(5, '0')}-of-${String(count).padStart(5, '0')}.safetensors`;
       for (const name of names) map[name] = file;
       await writeSafetensors(
         path.join(into, file),
@@ -33,6 +37,13 @@ async function cut(into: string): Promise<void> {
     checkpoint.close();
   }
   writeFileSync(path.join(into, 'model.safetensors.index.json'), JSON.stringify({ metadata: {}, weight_map: map }));
+  return [...new Set(Object.values(map))].sort();
+}
+
+/** Of the bundled model: the embedding, four blocks, the last norm. */
+function ownShard(name: string): number {
+  const block = /layers\.(\d+)\./.exec(name)?.[1];
+  return block !== undefined ? Number(block) + 2 : name.includes('embed') ? 1 : 6;
 }
 
 export interface Bench {
@@ -50,7 +61,7 @@ export async function bench(t: TestContext): Promise<Bench> {
   const home = scratch(t);
   const dir = path.join(home, `models--${ID.replace('/', '--')}`, 'snapshots', COMMIT);
   mkdirSync(dir, { recursive: true });
-  await cut(dir);
+  await cut(model, dir, 6, ownShard);
   const files: Record<string, Served> = {};
   for (const name of readdirSync(dir))
     files[name] = { bytes: readFileSync(path.join(dir, name)), large: name.endsWith('.safetensors') };
