@@ -24,8 +24,8 @@ export interface ShardStream {
   has(shard: RemoteShard): boolean;
   /** Reads from a shard that is here. Throws LPQ_FILE. */
   read(shard: RemoteShard, into: Uint8Array, position: number): void;
-  /** Settles when the shard is here; it stays while its readers go on at once. Throws what fetching throws. */
-  need(shard: RemoteShard): Promise<void>;
+  /** Settles when the shard is here, with what lets it go: it stays until then. Throws what fetching throws. */
+  need(shard: RemoteShard): Promise<() => void>;
   /** A tensor, of a file or of a view over it, was read for computing: shards of blocks before it may go, those of the next come. */
   reads(name: string): void;
   /**
@@ -57,8 +57,8 @@ export class Elsewhere extends LpqError {
   constructor(
     name: string,
     shard: RemoteShard,
-    /** Settles when it is. */
-    readonly fetch: () => Promise<void>,
+    /** ShardStream.need() of it. */
+    readonly fetch: () => Promise<() => void>,
   ) {
     super('LPQ_FILE', `'${name}' is in ${shard.name}, which is not on this disk`);
   }
@@ -69,11 +69,42 @@ export class Elsewhere extends LpqError {
  * so that whatever is between (views that decode, or merge) need not know of shards.
  */
 export async function whenHere<T>(read: () => T): Promise<T> {
-  for (;;)
+  let found = attempt(read);
+  for (let tries = 0; found instanceof Elsewhere && tries < 2; tries++) {
+    const release = await found.fetch();
     try {
-      return read();
-    } catch (error) {
-      if (!(error instanceof Elsewhere)) throw error;
-      await error.fetch();
+      found = attempt(read);
+    } finally {
+      release();
     }
+  }
+  if (!(found instanceof Elsewhere)) return found.value;
+  // Of several shards, and others took their room: one such reader at a time, for which they stay.
+  const turn = lastTurn.then(() => holding(read));
+  lastTurn = turn.catch(() => {});
+  return turn;
+}
+
+let lastTurn: Promise<unknown> = Promise.resolve();
+
+async function holding<T>(read: () => T): Promise<T> {
+  const held: (() => void)[] = [];
+  try {
+    for (;;) {
+      const found = attempt(read);
+      if (!(found instanceof Elsewhere)) return found.value;
+      held.push(await found.fetch());
+    }
+  } finally {
+    for (const release of held) release();
+  }
+}
+
+function attempt<T>(read: () => T): { readonly value: T } | Elsewhere {
+  try {
+    return { value: read() };
+  } catch (error) {
+    if (error instanceof Elsewhere) return error;
+    throw error;
+  }
 }

@@ -16,6 +16,8 @@ interface Owned {
   names(): Iterable<string>;
 }
 
+/** Bytes of a tensor that come with the headers at most: what computes has passed its shard's digest. */
+const SMALL = 64;
 /** Bytes that are read at once. */
 const COPY_BYTES = 2 ** 28;
 /** Tensors of all experts that stay open: readers take them apart, each expert with a call. */
@@ -23,7 +25,8 @@ const OPEN_TENSORS = 2;
 
 /**
  * The tensors of shards that come and go. Names, dtypes and shapes are known at once. A tensor is a copy, so that its shard may go at any
- * time; one whose shard is not here throws Elsewhere, which whenHere() waits for. Those of 1 KiB or less come with the headers.
+ * time; one whose shard is not here throws Elsewhere, which whenHere() waits for. Only shapes and single scales, which readers want at once, come
+ * with the headers.
  */
 export class StreamedTensors implements TensorReader {
   private readonly owner: ReadonlyMap<string, RemoteShard>;
@@ -141,7 +144,7 @@ function smallTensors(shards: readonly RemoteShard[]): Map<string, Uint8Array> {
     const bytes = new Map(header.tensors.map(({ name, begin, end }) => [name, end - begin]));
     let at = 0;
     for (const { name, length } of samplePlaces(header, pieces)) {
-      if (length === bytes.get(name)) small.set(name, samples.subarray(at, at + length));
+      if (length === bytes.get(name) && length <= SMALL) small.set(name, samples.subarray(at, at + length));
       at += length;
     }
     for (const [name, length] of bytes) if (length === 0) small.set(name, new Uint8Array());

@@ -28,7 +28,11 @@ export async function carryThrough(
   }
   const waiting = new Set(names.filter((name) => !progress.carried(name)));
   const end = stream.onArrival(async (shard: RemoteShard) => {
-    const here = shard.header.tensors.map(({ name }) => name).filter((name) => waiting.delete(name));
+    // What is decoded may be of other shards, too: those would have to come while this one stays.
+    const whole = shard.header.tensors.filter(
+      ({ name, dtype }) => waiting.has(name) && source.spec(name).dtype === dtype,
+    );
+    const here = whole.map(({ name }) => name).filter((name) => waiting.delete(name));
     // A failure is that of whoever waits for all writes.
     await Promise.all(
       here.map((name) => new Promise<void>((done) => void progress.carry(source, name, done).catch(() => done()))),

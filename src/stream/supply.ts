@@ -1,3 +1,4 @@
+import { setImmediate } from 'node:timers/promises';
 import { writeError } from '../../formats/directory/write-error.js';
 import { piecesOf } from '../../formats/safetensors/fingerprint.js';
 import type { RemoteShard, ShardStream } from '../../formats/safetensors/stream.js';
@@ -26,6 +27,8 @@ export class Supply implements ShardStream {
   /** Who waits for a shard, and not only wants it soon. */
   private needed = 0;
   private flying = 0;
+  /** Shards that are being taken from. */
+  private handed = 0;
   private closed = false;
   private wakers: (() => void)[] = [];
   /** Bytes and files that came; the most bytes that were on the disk. */
@@ -69,7 +72,7 @@ export class Supply implements ShardStream {
     place.read(into, position);
   }
 
-  async need(shard: RemoteShard): Promise<void> {
+  async need(shard: RemoteShard): Promise<() => void> {
     const place = this.of(shard);
     place.pins++;
     this.needed++;
@@ -77,10 +80,12 @@ export class Supply implements ShardStream {
     try {
       if (!place.here) tell(`fetching ${shard.name}`);
       while (!place.here) await this.fetch(place);
+      return () => this.unpin(place);
+    } catch (error) {
+      this.unpin(place);
+      throw error;
     } finally {
       this.needed--;
-      // Whoever waited reads first.
-      setImmediate(() => this.unpin(place));
     }
   }
 
@@ -157,21 +162,30 @@ export class Supply implements ShardStream {
 
   /** Waits until the file has its place; false where it is not wanted any more. */
   private async room(place: Place): Promise<boolean> {
-    for (;;) {
+    for (let stuck = false; ; ) {
       if (this.closed) throw new LpqError('LPQ_ABORTED', 'the run was interrupted');
       const wanted = place.pins > 0;
       if (!wanted && !this.schedule.around(this.block).includes(place.shard)) return false;
       const mayBegin = this.flying < AT_ONCE && (wanted || this.needed === 0);
       const held = this.held - place.held + place.file.size;
-      if (mayBegin && held <= this.mostBytes) {
-        place.held = place.file.size;
-        this.moved.peak = Math.max(this.moved.peak, this.held);
-        return true;
-      }
+      if (mayBegin && held <= this.mostBytes) return this.reserve(place);
       const victim = mayBegin ? this.victim(place, wanted) : undefined;
-      if (victim) victim.drop();
-      else await new Promise<void>((resolve) => this.wakers.push(resolve));
+      if (victim) {
+        victim.drop();
+        continue;
+      }
+      // All that is here stays for one tensor of several shards, which is whole with this one: no wait would end.
+      const last = wanted && this.flying === 0 && this.handed === 0;
+      if (last && stuck) return this.reserve(place);
+      stuck = last;
+      await (last ? setImmediate() : new Promise<void>((resolve) => this.wakers.push(resolve)));
     }
+  }
+
+  private reserve(place: Place): true {
+    place.held = place.file.size;
+    this.moved.peak = Math.max(this.moved.peak, this.held);
+    return true;
   }
 
   /** Which file goes: the one that was not read for longest, of this block and the next only if somebody waits. */
@@ -191,9 +205,14 @@ export class Supply implements ShardStream {
   private hand(place: Place, takers: readonly ((shard: RemoteShard) => Promise<void>)[]): void {
     if (takers.length === 0) return;
     place.pins++;
-    void Promise.allSettled(takers.map((take) => take(place.shard))).then(() => this.unpin(place));
+    this.handed++;
+    void Promise.allSettled(takers.map((take) => take(place.shard))).then(() => {
+      this.handed--;
+      this.unpin(place);
+    });
   }
 
+  /** Also those who may begin now that nobody waits are told. */
   private unpin(place: Place): void {
     place.pins--;
     this.wake();
