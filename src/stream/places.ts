@@ -59,7 +59,8 @@ export class Place {
   }
 
   /**
-   * What came in parts before must be what came now. Throws LPQ_HUB_CHECKSUM. `pieces`: of each tensor of the checkpoint.
+   * What came in parts before must be what came now. Throws LPQ_HUB_CHECKSUM, and forgets the parts. `pieces`: of each tensor of the
+   * checkpoint.
    */
   check(pieces: number): void {
     const { header, head, samples, name } = this.shard;
@@ -70,8 +71,9 @@ export class Place {
       at += piece.length;
     }
     if (same) return;
+    rmSync(`${this.path}.head`, { force: true });
     throw new LpqError('LPQ_HUB_CHECKSUM', `${name} differs from the parts of it that came before`, {
-      hint: 'Run the command again with --restart; if it happens twice, a proxy or HF_ENDPOINT sends other bytes.',
+      hint: 'Run the command again, with --restart after finished blocks; if it happens twice, a proxy or HF_ENDPOINT sends other bytes.',
     });
   }
 
