@@ -1,6 +1,6 @@
 import { existsSync } from 'node:fs';
 import path from 'node:path';
-import { createRuntime, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
+import { createRuntime, type NativeRuntime, type Tensor } from '../../native/binding.js';
 import { LpqError } from '../../src/core/error.js';
 import { readRegularText } from '../directory/read-file.js';
 import { allowsRequantizing, DecodedTensors } from '../foreign/decoded.js';
@@ -20,6 +20,7 @@ import type { TensorReader } from '../safetensors/read.js';
 import { streamOf, whenHere } from '../safetensors/stream.js';
 import { StreamedTensors } from '../safetensors/streamed.js';
 import { dequantizeModule } from './dequantize.js';
+import { floatTensor } from './float-tensor.js';
 import { mixedModule } from './mixed.js';
 import { CanonicalCheckpoint } from './read.js';
 import type { CanonicalManifest } from './schema.js';
@@ -282,22 +283,6 @@ function strayCodes(weights: TensorReader): string | undefined {
   for (const name of weights.names())
     if (/\.(qweight|qzeros|weight_packed|weight_scale_inv)$|_blocks$/.test(name)) return name;
   return undefined;
-}
-
-/** F32, F16 and BF16 as they are, F64 rounded to f32. Throws LPQ_DTYPE for the rest, LPQ_TENSOR_MISSING. */
-export function floatTensor(weights: TensorReader, name: string): Tensor {
-  const dtype = weights.dtype(name);
-  if (dtype === 'F32' || dtype === 'F16' || dtype === 'BF16') return weights.tensor(name);
-  if ((dtype === 'I32' || dtype === 'I64') && !/\.(weight|bias)$/.test(name)) return weights.tensor(name);
-  if (dtype !== 'F64')
-    throw new LpqError('LPQ_DTYPE', `tensor '${name}' of ${weights.path} is not a floating-point weight`, {
-      got: dtype,
-      expected: 'F32, F16, BF16 or F64',
-    });
-  const wide = weights.tensor(name);
-  const narrow = fromTyped('f32', wide.shape, Float32Array.from(typed<Float64Array>(wide)));
-  wide.dispose();
-  return narrow;
 }
 
 function readJson(file: string): unknown {

@@ -3,6 +3,7 @@ import type { Tensor } from '../../native/binding.js';
 import { LpqError } from '../../src/core/error.js';
 import { SafetensorsFile } from '../safetensors/read.js';
 import type { ShardPlan } from '../safetensors/shard-plan.js';
+import { floatTensor } from './float-tensor.js';
 import { moduleTensors, type Part } from './tensors.js';
 import type { CanonicalPlan } from './write.js';
 
@@ -26,6 +27,11 @@ export class WrittenModules {
     const spec = moduleTensors(name, module).get(part);
     if (!spec) return undefined;
     return this.file(spec.name).tensor(spec.name, part === 'scales' ? module.scales.dtype : undefined);
+  }
+
+  /** A carried tensor as a source gives it (floatTensor), mapped. The caller disposes of it. */
+  carried(name: string): Tensor {
+    return floatTensor(this.file(name), name);
   }
 
   close(): void {

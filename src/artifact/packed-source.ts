@@ -1,5 +1,5 @@
 import type { ArtifactManifest, PackedModule } from '../../formats/artifact/schema.js';
-import { floatTensor } from '../../formats/canonical/source.js';
+import { floatTensor } from '../../formats/canonical/float-tensor.js';
 import type { Checkpoint } from '../../formats/safetensors/checkpoint.js';
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';

@@ -44,11 +44,19 @@ export async function quantizeModel(
   // D may come of a part of the batches; targets of a block are wanted of all.
   const paired = !quantizer.original ? 0 : quantizer.solveBlock ? 1 : ORIGINAL_SHARE;
   const solveWhole = wholeBlocks(context, source);
+  const resumed = progress.resumed(source);
   const load = (names: Iterable<string>) =>
     timed(events, 'read', () => {
       const list = [...names];
-      return Promise.all(rts.map((rt) => loadWeights(rt, source, list, graph.transposed)));
+      return Promise.all(rts.map((rt) => loadWeights(rt, resumed, list, graph.transposed)));
     });
+  // Without the unquantized model beside it, a finished block computes with what was written of it alone.
+  const loadBlock = ({ key, block }: Work) =>
+    load(
+      resumed !== source && paired === 0 && !kept && progress.has(key)
+        ? [...block.tensors.keys()].filter((name) => !context.schemes.has(name.replace(/\.weight$/, '')))
+        : block.tensors.keys(),
+    );
   const outer = await load(graph.outer.keys());
   let streams: Streams[] = [];
   let next: BlockWeights[] = [];
@@ -62,7 +70,7 @@ export async function quantizeModel(
   try {
     streams = await calibratedStreams(rts, graph, outer, calibration.sequences, paired, quantizer.coverage);
     if (!work.some(({ key }) => key === 'head')) for (const weights of outer) disposeWeights(weights);
-    next = await load(work[0]?.block.tensors.keys() ?? []);
+    next = work[0] ? await loadBlock(work[0]) : [];
     for (const [index, { key, block }] of work.entries()) {
       await timed(events, 'block', async () => {
         const head = key === 'head';
@@ -71,14 +79,14 @@ export async function quantizeModel(
         const lanes = lanesOf(rts, streams, weights, request);
         const memory = blockMemory(block, graph.stream, quantizer.original || quantizer.solveBlock ? 2 : 1);
         const following = work[index + 1];
-        const wanted = following && following.key !== 'head' ? following.block.tensors : undefined;
+        const wanted = following && following.key !== 'head' ? following : undefined;
         const ahead = wanted !== undefined && rts.every((rt) => mayPrefetch(rt, memory, block));
         const walk: Walk = {
           memory,
           held: heldBytes(memory, ahead),
           onFirstSweep: async () => {
             release();
-            if (ahead) next = await load(wanted.keys()); // on their way to the device while this block is solved
+            if (ahead) next = await loadBlock(wanted); // on their way to the device while this block is solved
           },
         };
         const made: Tensor[] = [];
@@ -92,7 +100,7 @@ export async function quantizeModel(
           behind.made.push(...made);
           if (!head) behind.weights.push(...weights);
         }
-        if (wanted && !ahead) next = await load(wanted.keys());
+        if (wanted && !ahead) next = await loadBlock(wanted);
       });
     }
   } finally {

@@ -2,6 +2,7 @@ import type { Quality } from '../../formats/canonical/schema.js';
 import type { CanonicalWriter } from '../../formats/canonical/write.js';
 import { fromTyped, type NativeRuntime } from '../../native/binding.js';
 import type { Block, BlockWeights, LinearRef, ModelGraph } from '../model/program.js';
+import type { WeightSource } from '../model/source.js';
 import type { FinishedModule } from './assembly.js';
 import { type ModuleLine, type QuantizeEvents, type Resumption, timed } from './events.js';
 import type { BlockKey } from './journal.js';
@@ -83,6 +84,27 @@ export class Progress {
   /** Whether a stopped run has written a tensor that goes through unchanged, and noted it. */
   carried(name: string): boolean {
     return this.log.carried.has(name);
+  }
+
+  /** The source, of which tensors that a stopped run has carried and noted are read where they were written. */
+  resumed(source: SourceView): WeightSource {
+    const { carried } = this.log;
+    if (carried.size === 0) return source;
+    const { dir, config } = source;
+    return {
+      ...{ dir, config, names: () => source.names() },
+      has: (name) => source.has(name),
+      shape: (name) => source.shape(name),
+      tensor: async (name) => {
+        if (!carried.has(name)) return source.tensor(name);
+        const written = this.writer.written();
+        try {
+          return written.carried(name);
+        } finally {
+          written.close();
+        }
+      },
+    };
   }
 
   /**

@@ -117,7 +117,7 @@ export async function quantizeCheckpoint(
     const plan = new Map([...whole].filter(([name]) => mine.module(name)));
     const schemes = new Map([...plan].map(([name, { scheme }]) => [name, scheme]));
     const weightNames = new Set([...whole.keys(), ...keptNames].map((name) => `${name}.weight`));
-    const carried = [...source.names()].filter((name) => !weightNames.has(name)).filter((_, i) => mine.carried(i));
+    const carried = [...source.names()].filter((name) => !weightNames.has(name)).filter(mine.carried);
     events.onPlan?.({
       modules: plan.size,
       weights: [...plan.values()].reduce((sum, { linear }) => sum + linear.n * linear.k, 0),
@@ -202,7 +202,7 @@ export async function quantizeCheckpoint(
 function shardOf(
   graph: ModelGraph,
   { shard, quantizer, statistics }: QuantizeRequest,
-): { module(name: string): boolean; carried(index: number): boolean } {
+): { module(name: string): boolean; carried(name: string, index: number): boolean } {
   if (!shard) return { module: () => true, carried: () => true };
   if (quantizer.statistics && !statistics)
     throw new LpqError(
@@ -216,9 +216,13 @@ function shardOf(
   const blockOf = new Map(
     graph.blocks.flatMap((block) => linearsOf(block).map(({ name }) => [name, block.index] as const)),
   );
+  const tensors = new Map(
+    graph.blocks.flatMap((block) => [...block.tensors.keys()].map((name) => [name, block.index] as const)),
+  );
   return {
     module: (name) => (blockOf.get(name) ?? graph.blocks.length) % count === index,
-    carried: (at) => at % count === index,
+    // Beside the modules of its block: one part then reads few shards.
+    carried: (name, at) => (tensors.get(name) ?? at) % count === index,
   };
 }
 

@@ -13,14 +13,18 @@ import type { QuantizeFlags, QuantizeOptions } from './options.js';
  */
 export async function openedSource(
   given: string,
-  { lora, requantize, stream }: Pick<QuantizeFlags, 'lora' | 'requantize' | 'stream'>,
+  { lora, requantize, stream, shard }: Pick<QuantizeFlags, 'lora' | 'requantize' | 'stream' | 'shard'>,
   partial: PartialMode,
   makes: readonly (string | undefined)[],
   run: Run,
 ): Promise<Pick<QuantizeOptions, 'source' | 'lora' | 'requantize'>> {
   const { refuseInside } = await import('../../../formats/directory/place.js');
   const source = stream
-    ? await (await import('./stream.js')).streamedDirectory(given, { output: outputOf(makes), partial }, run)
+    ? await (await import('./stream.js')).streamedDirectory(
+        given,
+        { output: outputOf(makes), partial, ...(shard && { shard }) },
+        run,
+      )
     : await modelDirectory(given, run, { events: true });
   if (requantize) await allowAgain(source);
   else await requireKind(source, 'source');

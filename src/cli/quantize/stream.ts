@@ -20,7 +20,7 @@ const open = new WeakMap<Run, OpenStream>();
  */
 export async function streamedDirectory(
   given: string,
-  { output, partial }: Pick<QuantizeOptions, 'output' | 'partial'>,
+  { output, partial, shard }: Pick<QuantizeOptions, 'output' | 'partial' | 'shard'>,
   run: Run,
 ): Promise<string> {
   const model = existsSync(given) ? undefined : parseModelName(given);
@@ -47,7 +47,7 @@ export async function streamedDirectory(
   const { supply } = stream;
   open.set(run, stream);
   setStream(dir, supply);
-  supply.begin(blocksOf(dir));
+  supply.begin(blocksOf(dir).filter((_, block) => !shard || block % shard.count === shard.index));
   const size = left.reduce((sum, file) => sum + file.size, 0);
   const most = supply.mostBytes;
   report.event(

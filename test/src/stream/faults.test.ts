@@ -4,7 +4,7 @@ import path from 'node:path';
 import { test } from 'node:test';
 import { events, lpq, type Ran } from '../cli/lpq.js';
 import { ID, type Misbehaviour, type Seen } from '../hub/server.js';
-import { type Bench, bench, differing, RTN, watchDisk } from './setup.js';
+import { type Bench, bench, differing, gptq, RTN, watchDisk } from './setup.js';
 
 /** A request for a whole shard, of the host that has it; headers and samples come in ranges. */
 const isWhole = ({ host, headers }: Seen) => host === 'cdn' && !/-\d+$/.test(headers.range ?? '');
@@ -83,4 +83,49 @@ test('wrong bytes and a shard that vanishes end the run, and --resume fetches on
     [],
   );
   assert.ok(!existsSync(`${out}.stream`));
+});
+
+test('a resumed forward pass reads finished blocks where they were written, and fetches none of their shards', async (t) => {
+  const it = await bench(t);
+  const { hub, home, dir, shards, fetched } = it;
+  const args = [...gptq(home), '--gptaq', '0'];
+  const here = path.join(home, 'here');
+  assert.equal((await lpq(['quantize', dir, '-o', here, ...args])).code, 0);
+  const out = path.join(home, 'out');
+  const run = (...more: string[]) => lpq(['quantize', ID, '-o', out, '--stream', ...args, ...more]);
+  hub.behave = (seen) =>
+    seen.path.endsWith(shards[4] as string) && !/-\d+$/.test(seen.headers.range ?? '')
+      ? { status: 404, headers: { 'x-error-code': 'EntryNotFound' } }
+      : undefined;
+  assert.equal((await run()).code, 4);
+  assert.ok(existsSync(`${out}.partial`));
+  hub.behave = () => undefined;
+  hub.seen.length = 0;
+  const after = await run('--resume');
+  assert.equal(after.code, 0, after.stderr);
+  assert.match(after.stderr, /continues from [23] finished blocks of 4/);
+  assert.deepEqual(differing(here, out), []);
+  assert.deepEqual(
+    Object.keys(fetched()).filter((shard) => shard < '00004'),
+    [],
+  );
+});
+
+test('parts of a streamed model fetch the shards of their own blocks, and merge to the bytes of one run', async (t) => {
+  const { hub, home, dir, fetched } = await bench(t);
+  const [here, out] = [path.join(home, 'here'), path.join(home, 'out')];
+  assert.equal((await lpq(['quantize', dir, '-o', here, ...RTN])).code, 0);
+  for (const part of ['0/2', '1/2']) {
+    hub.seen.length = 0;
+    const ran = await lpq(['quantize', ID, '-o', out, '--stream', '--shard', part, ...RTN]);
+    assert.equal(ran.code, 0, ran.stderr);
+    const outside = (shard: string) => shard === '00001' || shard === '00006';
+    assert.deepEqual(
+      Object.keys(fetched()).filter((shard) => !outside(shard)),
+      part === '0/2' ? ['00002', '00004'] : ['00003', '00005'],
+    );
+  }
+  const merged = await lpq(['merge', out]);
+  assert.equal(merged.code, 0, merged.stderr);
+  assert.deepEqual(differing(here, out), []);
 });
