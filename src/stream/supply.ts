@@ -24,8 +24,6 @@ export class Supply implements ShardStream {
   private schedule: Schedule;
   private block = -1;
   private clock = 0;
-  /** Who waits for a shard, and not only wants it soon. */
-  private needed = 0;
   private flying = 0;
   /** Shards that are being taken from. */
   private handed = 0;
@@ -75,7 +73,6 @@ export class Supply implements ShardStream {
   async need(shard: RemoteShard): Promise<() => void> {
     const place = this.of(shard);
     place.pins++;
-    this.needed++;
     this.wake();
     try {
       if (!place.here) tell(`fetching ${shard.name}`);
@@ -84,8 +81,6 @@ export class Supply implements ShardStream {
     } catch (error) {
       this.unpin(place);
       throw error;
-    } finally {
-      this.needed--;
     }
   }
 
@@ -98,7 +93,8 @@ export class Supply implements ShardStream {
     for (const place of this.places.values())
       if (place.held > 0 && !stay.has(place.shard) && this.free(place)) place.drop();
     this.wake();
-    for (const shard of this.schedule.around(block)) if (!this.has(shard)) this.fetch(this.of(shard)).catch(() => {}); // whoever needs it is told
+    // A failure is that of whoever needs the shard.
+    for (const shard of this.schedule.around(block)) if (!this.has(shard)) this.fetch(this.of(shard)).catch(() => {});
   }
 
   onArrival(take: (shard: RemoteShard) => Promise<void>): () => void {
@@ -166,7 +162,7 @@ export class Supply implements ShardStream {
       if (this.closed) throw new LpqError('LPQ_ABORTED', 'the run was interrupted');
       const wanted = place.pins > 0;
       if (!wanted && !this.schedule.around(this.block).includes(place.shard)) return false;
-      const mayBegin = this.flying < AT_ONCE && (wanted || this.needed === 0);
+      const mayBegin = this.flying < AT_ONCE && (wanted || !this.somebodyWaits());
       const held = this.held - place.held + place.file.size;
       if (mayBegin && held <= this.mostBytes) return this.reserve(place);
       const victim = mayBegin ? this.victim(place, wanted) : undefined;
@@ -180,6 +176,11 @@ export class Supply implements ShardStream {
       stuck = last;
       await (last ? setImmediate() : new Promise<void>((resolve) => this.wakers.push(resolve)));
     }
+  }
+
+  /** Whether a shard that is needed now has no room yet: those that are only wanted soon come after it. */
+  private somebodyWaits(): boolean {
+    return [...this.places.values()].some(({ pins, fetching, flying }) => pins > 0 && fetching && !flying);
   }
 
   private reserve(place: Place): true {
@@ -212,7 +213,6 @@ export class Supply implements ShardStream {
     });
   }
 
-  /** Also those who may begin now that nobody waits are told. */
   private unpin(place: Place): void {
     place.pins--;
     this.wake();
