@@ -19,14 +19,15 @@ export async function carryThrough(
   progress: Progress,
 ): Promise<Carrying> {
   const stream = streamOf(source.dir);
+  const left = names.filter((name) => !progress.carried(name));
   if (!stream) {
-    for (const [i, name] of names.entries()) {
-      tell(`writing ${name}`, i, names.length);
+    for (const [i, name] of left.entries()) {
+      tell(`writing ${name}`, i, left.length);
       await progress.carry(source, name);
     }
     return { finish: async () => {} };
   }
-  const waiting = new Set(names.filter((name) => !progress.carried(name)));
+  const waiting = new Set(left);
   const end = stream.onArrival(async (shard: RemoteShard) => {
     // What is decoded may be of other shards, too: those would have to come while this one stays.
     const whole = shard.header.tensors.filter(

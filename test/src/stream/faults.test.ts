@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { existsSync } from 'node:fs';
+import { cpSync, existsSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
 import { events, lpq, type Ran } from '../cli/lpq.js';
@@ -65,6 +65,13 @@ test('wrong bytes and a shard that vanishes end the run, and --resume fetches on
   assert.match(String(events(ran).at(-1)?.message), new RegExp(third));
   assert.ok(!existsSync(out));
   assert.ok(existsSync(`${out}.partial`));
+  // Somebody has the model on a disk: the run goes on without a stream.
+  const other = path.join(home, 'other');
+  cpSync(`${out}.partial`, `${other}.partial`, { recursive: true });
+  const plain = await lpq(['quantize', dir, '-o', other, '--resume', ...RTN]);
+  assert.equal(plain.code, 0, plain.stderr);
+  assert.match(plain.stderr, /continues from 2 finished blocks of 4/);
+  assert.deepEqual(differing(here, other), []);
   // Another file in its place: the digest tells.
   const bytes = (hub.files.get(third) as { bytes: Buffer }).bytes;
   hub.behave = (seen) =>
