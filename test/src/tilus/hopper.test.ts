@@ -77,7 +77,7 @@ test('what a warpgroup leaves undefined is reported', () => {
     ],
     [/reads total while products add to it$/, '        WarpgroupWait()\n'],
     [
-      /thread 0 writes byte \d+ of shared memory, which others read with nothing in between$/,
+      /thread 0 writes byte \d+ of shared memory, which others read with no Synchronize in between$/,
       '        Synchronize()\n',
     ],
     [/waits forever: 0 of 1 copies of this phase have begun$/, 'min(STAGES - 1, STEPS)', '1'],
