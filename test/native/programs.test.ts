@@ -8,7 +8,9 @@ import { sampled } from '../sample.js';
 
 const ROOT = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..', '..', '..');
 const FOLDERS = ['test/gpu/native', 'bench/native'];
-const includes = ['native/include', 'native', 'native/library', 'test/gpu/native'].map((dir) => `-I${path.join(ROOT, dir)}`);
+const includes = ['native/include', 'native', 'native/library', 'test/gpu/native'].map(
+  (dir) => `-I${path.join(ROOT, dir)}`,
+);
 
 // They run where there is a GPU (test/gpu/README.md) and are compiled there: here, so that they follow what they call.
 const files = FOLDERS.flatMap((folder) => readdirSync(path.join(ROOT, folder)).map((name) => `${folder}/${name}`));

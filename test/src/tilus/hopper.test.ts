@@ -83,11 +83,11 @@ test('what a warpgroup leaves undefined is reported', () => {
     [/waits forever: 0 of 1 copies of this phase have begun$/, 'min(STAGES - 1, STEPS)', '1'],
     [/waits forever: 1 of 2 copies/, 'AllocateBarrier(STAGES)', 'AllocateBarrier(STAGES, 2)'],
     [/takes barrier 4 of 4$/, 'BarrierWait(full, step % STAGES', 'BarrierWait(full, STAGES'],
-    [/the operand in shared memory is swizzled and has rows of 64 numbers$/, 'BM = 64', 'BM = 40'],
+    [/the operand in shared memory must be swizzled, with rows of 64 numbers$/, 'BM = 64', 'BM = 40'],
     [/TMA copies rows of 128 bytes to a swizzled tensor$/, 'swizzle=1', 'swizzle=0'],
-    [/ga is no barrier|ga lies in global memory$/, 'ga, full, early', 'ga, ga, early'],
+    [/ga is not a barrier|ga is in global memory$/, 'ga, full, early', 'ga, ga, early'],
   ];
   for (const [message, line, instead] of cases)
     assert.throws(without(line, instead), { code: 'LPQ_TILUS', message }, line);
-  assert.throws(() => check(program('hopper')), { message: /^line 21, .*: it is an instruction of sm_90$/ });
+  assert.throws(() => check(program('hopper')), { message: /^line 21, .*: this instruction needs sm_90$/ });
 });
