@@ -4,7 +4,7 @@ import type { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
 import type { CanonicalModule } from '../../../formats/canonical/schema.js';
 import type { NativeRuntime } from '../../../native/binding.js';
 import { quantType } from '../../core/quant-type.js';
-import type { Engine, EngineModel } from '../../engines/engine.js';
+import type { Engine, EngineModel, Evidence } from '../../engines/engine.js';
 import type { QuantScheme } from '../../quantize/scheme.js';
 import { progress, type Run } from '../run.js';
 import { line } from '../terminal/terminal.js';
@@ -20,7 +20,10 @@ export interface EngineFlags {
 export function engineOptions(command: Command): Command {
   return command
     .optionsGroup('Engine:')
-    .option('--for <engine>', 'the engine that will load it: vllm, sglang, transformers, lmdeploy, llama.cpp or lpq')
+    .option(
+      '--for <engine>',
+      'the engine that will load it: vllm, sglang, transformers, lmdeploy, tensorrt-llm, llama.cpp, vllm+lpq or lpq',
+    )
     .option('--untested', 'with --for: allow an engine that never ran with output of lpq');
 }
 
@@ -110,6 +113,14 @@ export async function prove(
   if (error) throw error;
 }
 
+/** How sure it is that an engine loads what lpq wrote, in words. */
+const EVIDENCE_IN_WORDS: Readonly<Record<Evidence, string>> = {
+  'its loader ran': 'it has loaded and run such a model',
+  'its conversion ran': 'its conversion has read such a model',
+  'its rules were read': 'not run; its source says that it loads this',
+  untried: 'not run',
+};
+
 /** What a finished directory is served with. */
 export function tellServing(engine: Engine, dir: string, run: Run): void {
   const { name, title, versions, evidence, note } = engine;
@@ -117,7 +128,7 @@ export function tellServing(engine: Engine, dir: string, run: Run): void {
   run.report.event(
     'serve',
     { engine: name, versions, evidence, command },
-    line`verified against the quantized checkpoint; ${title} ${versions} (${evidence}): ${command}`,
+    line`verified against the quantized checkpoint; for ${title} ${versions} (${EVIDENCE_IN_WORDS[evidence]}): ${command}`,
     note === undefined ? [] : [note],
   );
 }

@@ -87,6 +87,12 @@ export async function deploy(
   pack: () => Promise<void>,
   run: Run,
 ): Promise<void> {
+  if (!keep)
+    run.report.event(
+      'deploy',
+      { engine: engine.name, quantized },
+      `packing it for ${engine.title}; after that, ${quantized} is removed (--keep-quantized DIR keeps it)`,
+    );
   try {
     await pack();
   } catch (error) {

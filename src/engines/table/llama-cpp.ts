@@ -27,6 +27,6 @@ export const llamaCpp: Engine = {
     },
   ],
   positiveScales: false,
-  note: 'For 2, 3 and 6 bits: lpq pack QUANTIZED --target gguf-q3_k --source MODEL.',
-  serve: (dir) => `llama-server -m ${dir}/*.gguf`,
+  note: 'For 2, 3 and 6 bits: lpq pack QUANTIZED --target gguf-q3_k --source MODEL -o OUT.',
+  serve: (dir) => `llama-server -m ${dir}/model.gguf`,
 };

@@ -4,7 +4,7 @@ import type { Engine } from '../engine.js';
 export const lpq: Engine = {
   name: 'lpq',
   title: 'lpq',
-  versions: 'this one',
+  versions: 'of this version',
   evidence: 'its loader ran',
   forms: [
     {

@@ -9,6 +9,6 @@ export const vllm: Engine = {
   evidence: 'its rules were read',
   forms: [INT4, INT8, AWQ4, FP8, MXFP8, NVFP4],
   positiveScales: true,
-  note: 'Its CPU build runs only the 4-bit forms of dense models; version 0.32 loaded them and computed with them.',
+  note: 'The CPU build of vLLM runs only the 4-bit forms of dense models; version 0.32 loaded them and computed with them.',
   serve: (dir) => `vllm serve ${dir}`,
 };

@@ -56,6 +56,6 @@ for (const [engine, each] of sampled('engines and models', cases, 7))
       return;
     }
     assert.equal(ran.code, 0, ran.stderr);
-    assert.match(ran.stderr, /verified against the quantized checkpoint; /);
+    assert.match(ran.stderr, /verified against the quantized checkpoint; for /);
     for (const name of ['README.md', 'config.json', 'lpq.json']) assert.ok(readdirSync(out).includes(name), name);
   });
