@@ -186,9 +186,11 @@ export class CanonicalSource {
 /** What a directory holds: a plain checkpoint, one of lpq's formats, or the quant_method that its settings name. */
 export type DirectoryKind = 'source' | 'lpq-canonical' | 'lpq-artifact' | `foreign:${string}`;
 
+const MISSING = 'Check the path. A model on the Hugging Face Hub is ORG/NAME.';
+
 /** Looks at lpq.json, then config.json. Throws LPQ_FILE when there is no directory, LPQ_CANONICAL for another lpq.json. */
 export function directoryKind(dir: string): DirectoryKind {
-  if (!existsSync(dir)) throw new LpqError('LPQ_FILE', `${dir} does not exist`);
+  if (!existsSync(dir)) throw new LpqError('LPQ_FILE', `${dir} does not exist`, { hint: MISSING });
   const manifest = path.join(dir, 'lpq.json');
   if (existsSync(manifest)) {
     const format = (readJson(manifest) as { format?: unknown } | null)?.format;

@@ -1,4 +1,4 @@
-import type { Command } from 'commander';
+import type { Command, Option } from 'commander';
 
 /** Headings of `lpq --help`, and the commands below each. */
 const GROUPS: readonly (readonly [heading: string, commands: readonly string[]])[] = [
@@ -57,6 +57,12 @@ export const EXAMPLES: Readonly<Record<string, readonly (readonly [command: stri
   ],
   init: [['lpq init -o recipe.yaml', 'ask five questions and write a recipe']],
 };
+
+/** What help says of an option: its default as one types it. What it means without a value, its own description says. */
+export function optionDescription({ description, defaultValue, required, optional }: Option): string {
+  const shown = (required || optional) && defaultValue !== undefined;
+  return shown ? `${description} (default: ${defaultValue})` : description;
+}
 
 /** Puts commands under headings, and examples below options. */
 export function arrangeHelp(program: Command): void {

@@ -1,7 +1,7 @@
 import { Command, CommanderError } from 'commander';
 import { requireWholeFiles } from '../../native/binding.js';
 import type { ExitCode, LpqError } from '../core/error.js';
-import { arrangeHelp } from './help.js';
+import { arrangeHelp, optionDescription } from './help.js';
 import { commonOptions, type Run } from './run.js';
 import { asLpqError } from './terminal/failure.js';
 import { Interrupt } from './terminal/interrupt.js';
@@ -141,6 +141,7 @@ function declare(report: Reporter): Command {
     .description('Quantize large language models offline, pack the weights for an engine, and prove the packed bytes.')
     .version(version(), '-V, --version')
     .exitOverride()
+    .configureHelp({ optionDescription })
     .configureOutput({
       writeOut: (text) => report.help(text, 'stdout'),
       writeErr: (text) => report.help(text, 'stderr'),

@@ -1,12 +1,12 @@
 import type { BosMode } from '../../calibrate/prefix.js';
 import { notTaken, oneOf } from '../../core/error.js';
 
-/** Parses an option's number. Throws LPQ_USAGE naming the option. */
-export function number(flag: string): (text: string) => number {
+/** Parses an option's number, of which `expected` says which it may be. Throws LPQ_USAGE naming the option. */
+export function number(flag: string, expected = 'a number'): (text: string) => number {
   return (text) => {
     const value = text.trim() === '' ? Number.NaN : Number(text);
     if (Number.isFinite(value)) return value;
-    throw notTaken(flag, text, 'a number');
+    throw notTaken(flag, text, expected);
   };
 }
 

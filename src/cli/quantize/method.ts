@@ -4,7 +4,7 @@ import type { NativeRuntime } from '../../../native/binding.js';
 import type { Calibration } from '../../calibrate/text.js';
 import { LpqError } from '../../core/error.js';
 import type { PreparationEvents } from '../../quantize/method.js';
-import { flagOf, isWords, type MethodOption } from '../../quantize/option.js';
+import { flagOf, isWords, type MethodOption, saysOf } from '../../quantize/option.js';
 import type { Quantizer } from '../../quantize/quantizer.js';
 import type { QuantizeRequest } from '../../quantize/run.js';
 import { groupSize, number } from '../options/parse.js';
@@ -35,7 +35,7 @@ export function declare(command: Command, fields: readonly MethodOption[]): Comm
     if (field.field === 'groupSize') command.option(flags, help, groupSize);
     else if (typeof takes === 'string' || isWords(takes)) command.option(flags, help);
     else {
-      const option = command.createOption(flags, help).argParser(number(flagOf(field)));
+      const option = command.createOption(flags, help).argParser(number(flagOf(field), saysOf(field)));
       command.addOption(field.bare === undefined ? option : option.preset(String(field.bare)));
     }
     if (field.field === 'symmetric') command.option('--asym', 'asymmetric grid, with zero points');

@@ -25,7 +25,7 @@ export async function streamedDirectory(
 ): Promise<string> {
   const model = existsSync(given) ? undefined : parseModelName(given);
   if (model === undefined)
-    throw new LpqError('LPQ_USAGE', `--stream has no effect on ${given}, which is no model on the Hub`, {
+    throw new LpqError('LPQ_USAGE', `--stream has no effect on ${given}, which is not a model on the Hub`, {
       expected: 'ORG/NAME[@REVISION]',
       hint: 'Leave it out.',
     });

@@ -50,7 +50,7 @@ test('what --stream cannot do is refused, and nothing is left', async (t) => {
     assert.deepEqual([last?.event, last?.code], ['error', code], ran.stdout);
     assert.match(String(last?.message), message);
   };
-  await refused(dir, 'LPQ_USAGE', /--stream has no effect on .*, which is no model on the Hub/);
+  await refused(dir, 'LPQ_USAGE', /--stream has no effect on .*, which is not a model on the Hub/);
   await refused(ID, 'LPQ_USAGE', /--eval does not go with --stream/, '--eval', text);
   mkdirSync(`${out}.stream`);
   writeFileSync(path.join(`${out}.stream`, 'mine.txt'), '');
