@@ -159,7 +159,7 @@ export async function packDirectory(
       );
     const task = run.report.task('pack', input.moduleNames().length);
     // Hundreds of modules may have the same note: people read it once, programs with each module.
-    const said = new Set<string>();
+    const said = new Map<string, { readonly first: string; readonly more: number }>();
     const report = await packCheckpoint({
       input,
       target: options.target,
@@ -183,7 +183,10 @@ export async function packDirectory(
       }),
       onModule: (row, done) => {
         const fresh = row.notes.filter((note) => !said.has(note));
-        for (const note of fresh) said.add(note);
+        for (const note of row.notes) {
+          const before = said.get(note);
+          said.set(note, before ? { ...before, more: before.more + 1 } : { first: row.name, more: 0 });
+        }
         const padded = row.padded.some((dim, i) => dim !== row.shape[i]) ? ` padded to ${row.padded.join(' x ')}` : '';
         run.report.detail(
           'module',
@@ -191,12 +194,14 @@ export async function packDirectory(
           `${row.name}  ${row.type} ${row.layout} ${row.shape.join(' x ')}${padded}  ${bytes(row.bytes)}`,
           fresh,
         );
-        const { json, verbose } = run.report.options;
-        if (!json && !verbose) for (const note of fresh) run.report.event('note', {}, `${row.name}: ${note}`);
         task.update(done, row.name);
       },
     });
     task.end();
+    const { json, verbose } = run.report.options;
+    if (!json && !verbose)
+      for (const [note, { first, more }] of said)
+        run.report.event('note', {}, `${first}${more > 0 ? ` and ${more} more` : ''}: ${note}`);
     for (const note of report.notes) run.report.warn(note);
     const { expertRanks } = report.manifest;
     if (expertRanks !== undefined)
