@@ -15,7 +15,7 @@ import { headStage } from './calibrated.js';
 import { type QuantizeEvents, timed } from './events.js';
 import type { Share } from './lanes.js';
 import type { Work } from './model.js';
-import type { Progress } from './progress.js';
+import type { Finished } from './progress.js';
 
 /** The calibration that the statistics were taken with, as for one of the run's own. */
 export function recordOf({ manifest }: SavedStatistics): CalibrationRecord {
@@ -52,7 +52,7 @@ export async function quantizeFromStatistics(
   work: readonly Work[],
   source: WeightSource,
   events: QuantizeEvents,
-  progress: Progress,
+  progress: Finished,
 ): Promise<void> {
   for (const { key, block } of work) {
     if (progress.has(key)) continue;

@@ -13,7 +13,7 @@ import type { BlockKey } from './journal.js';
 import type { Lane } from './lanes.js';
 import { linearsOf } from './linears.js';
 import { type BlockMemory, blockMemory, mayPrefetch } from './memory-plan.js';
-import type { Progress } from './progress.js';
+import type { Finished } from './progress.js';
 import type { KeptModules } from './redo.js';
 import type { QuantizeRequest } from './run.js';
 import type { SourceView } from './source-view.js';
@@ -28,7 +28,7 @@ export async function quantizeModel(
   source: SourceView,
   graph: ModelGraph,
   events: QuantizeEvents,
-  progress: Progress,
+  progress: Finished,
   kept?: KeptModules,
 ): Promise<void> {
   const { quantizer, calibration } = request;
@@ -129,7 +129,7 @@ export interface Work {
 }
 
 /** The blocks to walk through: up to the last one with something left to do, for those behind it need no activations. */
-function workOf(graph: ModelGraph, request: QuantizeRequest, progress: Progress): Work[] {
+function workOf(graph: ModelGraph, request: QuantizeRequest, progress: Finished): Work[] {
   const all: Work[] = graph.blocks.map((block) => ({ key: block.index, block }));
   // Layers of multi-token prediction change what the head reads.
   const own = graph.blocks.findIndex(({ predicts }) => predicts);
@@ -181,7 +181,7 @@ async function quantizeAlone(
   work: readonly Work[],
   source: SourceView,
   events: QuantizeEvents,
-  progress: Progress,
+  progress: Finished,
 ): Promise<void> {
   const pipeline = new WeightPipeline(context, rt, source);
   try {

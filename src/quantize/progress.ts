@@ -16,6 +16,9 @@ import { printScheme, type QuantScheme } from './scheme.js';
 import type { SourceView } from './source-view.js';
 import { WriteBehind } from './write-behind.js';
 
+/** What a computation asks of the progress before it. */
+export type Finished = Pick<Progress, 'has' | 'replayed' | 'resumed'>;
+
 /** What is done so far: writes modules and carried tensors behind the computation, and knows which blocks that finishes. */
 export class Progress {
   readonly lines: ModuleLine[];

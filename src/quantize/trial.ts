@@ -7,7 +7,7 @@ import type { BlockContext } from './blocks.js';
 import { linearsOf } from './linears.js';
 import { quantizeModel } from './model.js';
 import { planQuantization } from './plan.js';
-import type { Progress } from './progress.js';
+import type { Finished } from './progress.js';
 import type { QuantizeRequest } from './run.js';
 import { SourceView } from './source-view.js';
 
@@ -43,7 +43,7 @@ export async function timeBlock(
     onStage: check,
     onModule: async () => check(),
   };
-  const unfinished = { has: () => false, replayed: () => new Map() } as unknown as Progress;
+  const unfinished: Finished = { has: () => false, replayed: () => new Map(), resumed: (view) => view };
   const alone: ModelGraph = { ...graph, blocks: first };
   const whole = { ...request, lmHead: false } as QuantizeRequest;
   let blockSeconds = 0;

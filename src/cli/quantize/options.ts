@@ -85,7 +85,9 @@ export async function quantizeOptions(
   if (resume && restart)
     throw new LpqError('LPQ_USAGE', '--resume and --restart exclude each other', { hint: 'Give one of them.' });
   if (output === undefined && saveStats === undefined && !flags.printRecipe)
-    throw new LpqError('LPQ_USAGE', "required option '-o, --output <dir>' not specified");
+    throw new LpqError('LPQ_USAGE', "required option '-o, --output <dir>' not specified", {
+      hint: 'Add -o OUT, a directory that does not exist yet.',
+    });
   if (flags.saveImatrix !== undefined && saveStats === undefined)
     throw new LpqError('LPQ_USAGE', '--save-imatrix has no effect without --save-stats', {
       hint: 'Add --save-stats DIR: the importance matrix is made from these statistics.',

@@ -76,21 +76,19 @@ test('a dry run asks every target, with ranks, and gives reasons and remedies', 
   assert.match(ranks.stdout, /to write \(.* free\), about .* of memory/);
   assert.equal((await lpq([...base, 'nonsense'])).code, 2);
   assert.equal((await lpq(['quantize', model, '-o', none, '--bits', '4', '--tp', '2'])).code, 2);
-  const timed = await lpq([
-    'quantize',
-    model,
-    '-o',
-    none,
-    '--bits',
-    '4',
-    '--method',
-    'rtn',
-    '--dry-run',
-    '--timed',
-    '--json',
-  ]);
-  const [{ estimate }] = events(timed) as [{ estimate: { seconds: number; block: { index: number } } }];
-  assert.ok(estimate.seconds > 0 && estimate.block.index === 0);
+  for (const method of [
+    ['--method', 'rtn'],
+    ['--samples', '2', '--seq-len', '32'],
+  ]) {
+    const timed = await lpq([
+      ...['quantize', model, '-o', none, '--bits', '4', ...method],
+      ...['--device', 'cpu', '--dry-run', '--timed', '--json'],
+    ]);
+    const { estimate } = events(timed).at(-1) as unknown as {
+      estimate: { seconds: number; block: { index: number } };
+    };
+    assert.ok(estimate.seconds > 0 && estimate.block.index === 0, timed.stdout);
+  }
 });
 
 test('a disk that is too small is told before any work', async (t) => {
