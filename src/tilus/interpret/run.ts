@@ -37,10 +37,14 @@ export class Launch {
     for (const { name, pointer } of program.parameters) {
       const given = Object.hasOwn(args, name) ? args[name] : undefined;
       if (given === undefined || (typeof given === 'number') === pointer)
-        throw new LpqError('LPQ_TILUS', `${program.name} is launched without a suitable ${name}`, {
-          got: typeof given,
-          expected: pointer ? 'bytes' : 'a number',
-        });
+        throw new LpqError(
+          'LPQ_TILUS',
+          `${program.name} needs ${pointer ? 'bytes' : 'a number'} for its parameter ${name}`,
+          {
+            got: given === undefined ? 'nothing' : typeof given === 'number' ? 'a number' : 'bytes',
+            hint: pointer ? `Give --in ${name}=FILE, or --out ${name}=FILE:BYTES.` : `Give --in ${name}=NUMBER.`,
+          },
+        );
       if (typeof given === 'number') this.scalars.set(name, given);
       else if (given instanceof Uint8Array) global.set(name, new Memory(name, given));
       else global.set(name, new Memory(name, given.output, false));

@@ -95,7 +95,14 @@ test('lpq tilus refuses what it cannot do, and writes nothing', async (t) => {
     [2, /^LPQ_USAGE {2}--name takes a C identifier/, 'compile', 'matmul', '--name', 'a b'],
     [2, /^LPQ_USAGE {2}--out takes NAME=FILE:BYTES/, 'run', 'sum', '--out', `c_ptr=${out}`],
     [4, /^LPQ_FILE {2}the input .* could not be read/, 'run', 'sum', '--in', `parts_ptr=${path.join(dir, 'absent')}`],
-    [4, /^LPQ_TILUS {2}sum is launched without a suitable parts_ptr/, 'run', 'sum', '--out', `c_ptr=${out}:64`],
+    [
+      4,
+      /^LPQ_TILUS {2}sum needs bytes for its parameter parts_ptr\n.*got +nothing\n.*--in parts_ptr=FILE/,
+      'run',
+      'sum',
+      '--out',
+      `c_ptr=${out}:64`,
+    ],
   ];
   for (const [code, message, ...words] of cases) {
     const ran = await lpq(['tilus', ...words]);
