@@ -3,7 +3,7 @@ import { fileURLToPath } from 'node:url';
 import { fill, fillFile, result } from './figures.mjs';
 
 const QUALITY = '2026-11-21-cpu-quality.json';
-const TUNED = '2026-11-25-cpu-tune.json';
+const TUNED = '2026-11-26-cpu-tune.json';
 const SIZES = '2026-11-21-h200-quantize.json';
 const ACTIVATIONS = '2026-11-21-cpu-fmpq.json';
 /** Rows of the table of weights, best first: the name in QUALITY and the flags that make it. */
@@ -37,7 +37,7 @@ function sizeOf(bits) {
 
 function weights() {
   const { sourcePpl, gptq, rtn } = result(QUALITY);
-  const tuned = result(TUNED).rows.findLast(({ steps }) => steps > 0);
+  const tuned = result(TUNED).rows.find(({ steps }) => steps > 0);
   const cells = (flags, bits, ppl, rounded) =>
     `| \`${flags}\` | ${bits.toFixed(3)} | ${(sizeOf(bits) / 1e9).toFixed(1)} GB | ${ppl.toFixed(2)} | ${signed(ppl / sourcePpl - 1)} | ${rounded?.toFixed(2) ?? ''} |`;
   const lines = ROWS.map(([row, flags]) => {
