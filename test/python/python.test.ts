@@ -38,7 +38,7 @@ const CASES: readonly {
   { name: 'shifted', target: 'turbomind', options: [...W4, '--asym'], shifts: true },
 ];
 /** Tests name these; a commit draws half of the others. */
-const NAMED = ['tilus', 'ranks'];
+const NAMED = ['tilus', 'sm90', 'ranks'];
 const cases = [
   ...CASES.filter(({ name }) => NAMED.includes(name)),
   ...sampled(
