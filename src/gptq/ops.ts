@@ -1,5 +1,4 @@
 import type { NativeRuntime, OpParams, Tensor } from '../../native/binding.js';
-import { multiplied } from '../../native/multiplied.js';
 
 /**
  * The solver's native operations (native/ops/gptq.h states their contracts). Everything between factor and encode is
@@ -40,13 +39,13 @@ export const gptqOps = {
     rt.enqueue('gptq_correction', [drift, order, u], [matrix]),
 
   clip: (rt: NativeRuntime, t: Tensor, m: Tensor, group: Tensor, out: { scale: Tensor; zero: Tensor }, p: OpParams) =>
-    rt.enqueue('gptq_clip', [t, m, group], [out.scale, out.zero], multiplied(rt, p)),
+    rt.enqueue('gptq_clip', [t, m, group], [out.scale, out.zero], p),
 
   solve: (rt: NativeRuntime, p: SolveInputs, level: Tensor, type: OpParams) =>
     rt.enqueue('gptq_solve', [p.t, p.matrix, p.scale, p.zero, p.group], [level], type),
 
   descend: (rt: NativeRuntime, p: SolveInputs, level: Tensor, changed: Tensor, params: OpParams) =>
-    rt.enqueue('gptq_descend', [p.t, p.matrix, p.scale, p.zero, p.group], [level, changed], multiplied(rt, params)),
+    rt.enqueue('gptq_descend', [p.t, p.matrix, p.scale, p.zero, p.group], [level, changed], params),
 
   /** `tm`: T M, computed once for several refits. */
   refit: (rt: NativeRuntime, p: SolveInputs, level: Tensor, refitted: Tensor, tm?: Tensor) =>
