@@ -98,15 +98,31 @@ export const packedOps = {
   quantizeTokens: (rt: NativeRuntime, x: Tensor, out: { codes: Tensor; scales: Tensor }) =>
     rt.enqueue('quantize_tokens', [x], [out.codes, out.scales]),
 
-  /** y = x Wᵀ + bias of codes of 8 bits by codes of 8 or 4 (native/ops/gemm_act.h). */
+  /** y = x Wᵀ + bias of codes of 8 bits by codes of 8 or 4; `groups`: whole factors of groups (native/ops/gemm_act.h). */
   gemmAct: (
     rt: NativeRuntime,
     x: { codes: Tensor; scales: Tensor },
-    w: { codes: Tensor; scales: Tensor },
+    w: { codes: Tensor; scales: Tensor; groups?: Tensor | undefined },
     bias: Tensor | undefined,
     y: Tensor,
-    p: { tokens?: 16 | 32 | 64 | 128; cluster?: 1 | 2; stages?: number; shared?: number } = {},
-  ) => rt.enqueue('gemm_act', [x.codes, x.scales, w.codes, w.scales, ...(bias ? [bias] : [])], [y], p),
+    p: {
+      kernel?: 'wgmma' | 'whole';
+      tokens?: number;
+      width?: number;
+      blocks?: number;
+      cluster?: number;
+      stages?: number;
+      shared?: number;
+      reduce?: 'global' | 'cluster';
+      overlap?: 0 | 1;
+    } = {},
+  ) =>
+    rt.enqueue(
+      'gemm_act',
+      [x.codes, x.scales, w.codes, w.scales, ...(w.groups ? [w.groups] : []), ...(bias ? [bias] : [])],
+      [y],
+      { ...p, ...(w.groups ? { groupScales: 1 } : {}) },
+    ),
 } as const;
 
 interface StripeParams {

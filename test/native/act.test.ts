@@ -81,6 +81,19 @@ const bytes = (length: number, seed: number, low: number, high: number): Int8Arr
 const scalesOf = (length: number, seed: number): Float32Array =>
   Float32Array.from(bytes(length, seed, 1, 100), (v) => Math.fround(v / 3000));
 
+/** The nibble of (n, k): the low ones of a word's bytes are four columns, the high ones those 16 further. */
+function cometWords(w: Int8Array, n: number, k: number): Uint8Array {
+  const [rows, blocks] = [Math.ceil(n / 16), Math.ceil(k / 128)];
+  const words = new Uint8Array(rows * blocks * 1024);
+  for (let r = 0; r < n; r++)
+    for (let i = 0; i < k; i++) {
+      const [chunk, quad, high] = [(i % 128) >> 5, (i % 16) >> 2, (i % 32) >> 4];
+      const word = 128 * (chunk >> 1) + 4 * (4 * (r % 8) + quad) + 2 * (chunk & 1) + ((r % 16) >> 3);
+      words[((r >> 4) * blocks + (i >> 7)) * 1024 + 4 * word + (i % 4)]! |= (w[r * k + i]! & 15) << (4 * high);
+    }
+  return words;
+}
+
 test('gemmAct: 8-bit integers are exact sums, scaled once', async () => {
   const [m, n, k] = [3, 5, 176];
   const [x, w] = [bytes(m * k, 1, -127, 127), bytes(n * k, 2, -128, 127)];
@@ -120,15 +133,8 @@ test('gemmAct: e4m3 in fp32 after every 128 columns, 4-bit weights group by grou
       assert.equal(typed<Float32Array>(y)[t * n + r], Math.fround(sum * Math.fround(sx[t]! * sw[r]!)));
     }
 
-  // The nibble of (n, k): the low ones of a word's bytes are four columns, the high ones those 16 further.
   const [x, w] = [bytes(m * k, 10, -127, 127), bytes(n * k, 11, -8, 7)];
-  const words = new Uint8Array(2 * 2 * 1024);
-  for (let r = 0; r < n; r++)
-    for (let i = 0; i < k; i++) {
-      const [chunk, quad, high] = [(i % 128) >> 5, (i % 16) >> 2, (i % 32) >> 4];
-      const word = 128 * (chunk >> 1) + 4 * (4 * (r % 8) + quad) + 2 * (chunk & 1) + ((r % 16) >> 3);
-      words[((r >> 4) * 2 + (i >> 7)) * 1024 + 4 * word + (i % 4)]! |= (w[r * k + i]! & 15) << (4 * high);
-    }
+  const words = cometWords(w, n, k);
   const groups = scalesOf(2 * 20, 12);
   const packed = { codes: fromTyped('u8', [2, 2, 1024], words), scales: fromTyped('f32', [2, 20], groups) };
   ops.gemmAct(rt, { codes: fromTyped('i8', [m, k], x), scales: fromTyped('f32', [m], sx) }, packed, undefined, y);
@@ -159,6 +165,40 @@ test('gemmAct: e4m3 in fp32 after every 128 columns, 4-bit weights group by grou
     }
 });
 
+test('gemmAct: 4-bit weights of one scale a row, and of two levels, are exact sums', async () => {
+  const [m, n, k] = [3, 21, 208];
+  const [x, w] = [bytes(m * k, 20, -127, 127), bytes(n * k, 21, -8, 7)];
+  const [sx, sw] = [scalesOf(m, 22), scalesOf(n, 23)];
+  const factors = Uint8Array.from(bytes(2 * 32, 24, 1, 16));
+  const codes = { codes: fromTyped('i8', [m, k], x), scales: fromTyped('f32', [m], sx) };
+  const words = fromTyped('u8', [2, 2, 1024], cometWords(w, n, k));
+  const scales = fromTyped('f32', [n], sw);
+  for (const groups of [undefined, fromTyped('u8', [2, 32], factors)]) {
+    const y = allocate('f32', [m, n]);
+    ops.gemmAct(rt, codes, { codes: words, scales, groups }, undefined, y);
+    await rt.sync();
+    for (let t = 0; t < m; t++)
+      for (let r = 0; r < n; r++) {
+        let sum = 0;
+        for (let i = 0; i < k; i++) sum += x[t * k + i]! * w[r * k + i]! * (groups ? factors[(i >> 7) * 32 + r]! : 1);
+        assert.equal(
+          typed<Float32Array>(y)[t * n + r],
+          Math.fround(Math.fround(sum) * Math.fround(sx[t]! * sw[r]!)),
+          `${t} ${r}`,
+        );
+      }
+  }
+  factors[40] = 17;
+  ops.gemmAct(
+    rt,
+    codes,
+    { codes: words, scales, groups: fromTyped('u8', [2, 32], factors) },
+    undefined,
+    allocate('f32', [m, n]),
+  );
+  await assert.rejects(rt.sync(), { code: 'LPQ_NATIVE_ARGUMENT', message: /17 for row 8 and group 1/ });
+});
+
 test('gemmAct refuses shapes and dtypes that do not fit', async () => {
   const x = { codes: allocate('i8', [2, 32]), scales: allocate('f32', [2]) };
   const refused = async (w: Parameters<typeof ops.gemmAct>[2], y = allocate('f32', [2, 4])): Promise<void> => {
@@ -169,5 +209,9 @@ test('gemmAct refuses shapes and dtypes that do not fit', async () => {
   await refused({ codes: allocate('i8', [4, 16]), scales: allocate('f32', [4]) });
   await refused({ codes: allocate('i8', [4, 32]), scales: allocate('f32', [3]) });
   await refused({ codes: allocate('u8', [1, 2, 1024]), scales: allocate('f32', [1, 4]) });
+  const words = allocate('u8', [1, 1, 1024]);
+  await refused({ codes: words, scales: allocate('f32', [1, 4]), groups: allocate('u8', [1, 16]) });
+  await refused({ codes: words, scales: allocate('f32', [4]), groups: allocate('u8', [1, 8]) });
+  await refused({ codes: allocate('i8', [4, 32]), scales: allocate('f32', [4]), groups: allocate('u8', [1, 16]) });
   await refused({ codes: allocate('i8', [4, 32]), scales: allocate('f32', [4]) }, allocate('f64', [2, 4]));
 });

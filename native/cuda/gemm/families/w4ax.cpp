@@ -18,6 +18,7 @@ void gemm_act(Call& call, CudaExec& exec) {
   require_settings(op.settings);
   require_sixteen(op.x, "x"), require_sixteen(op.w, "w");
   if (op.packed) require_sixteen(op.w_scales, "w_scales");
+  require(op.of_groups || !op.packed, "codes of 4 bits with one scale a row are multiplied on the CPU only");
   if (op.m == 0 || op.n == 0) return;
   const char* const kind = op.packed ? (op.integers ? "w4" : "w4f8") : op.integers ? "i8" : "f8";
   const Family<W4axProblem> families[] = {kW4axWgmmaFamily};
