@@ -106,7 +106,7 @@ export const packedOps = {
     bias: Tensor | undefined,
     y: Tensor,
     p: {
-      kernel?: 'wgmma' | 'whole';
+      kernel?: 'int8' | 'wgmma';
       tokens?: number;
       width?: number;
       blocks?: number;

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "act_harness.h"
+#include "cuts.h"
 
 using namespace lpq;
 using namespace lpq::test;
@@ -15,14 +16,16 @@ namespace {
 struct Shape {
   int64_t k, n;
 };
-const Shape kShapes[] = {{4096, 4096}, {4096, 28672}, {14336, 4096}, {8192, 8192}, {8192, 57344}, {28672, 8192}};
+const Shape kShapes[] = {{4096, 4096}, {4096, 6144},  {4096, 28672}, {14336, 4096},
+                         {8192, 8192}, {8192, 10240}, {8192, 57344}, {28672, 8192}};
 
 struct Bench {
   Device device;
   Timer timer{device};
   cuda::CudaExec& exec = timer.exec();
+  int most = 0;  // launches of a graph, where not as many as there are copies
   CublasLt lt{exec};
-  Tensor bytes, halves, ones;
+  Tensor bytes, halves, ones, small;  // small: bytes from 1 to 16
   Bench() {
     Tensor host = allocate(DType::u64, {8 << 20});
     for (int64_t i = 0; i < host.elements(); ++i)
@@ -31,6 +34,9 @@ struct Bench {
     for (int64_t i = 0; i < host.elements(); ++i)
       host.data<uint64_t>()[i] = (lpq::test::random()() & 0x87ff87ff87ff87ffull) | 0x3800380038003800ull;
     halves = device.backend().upload(host);
+    for (int64_t i = 0; i < host.elements(); ++i)
+      host.data<uint64_t>()[i] = (lpq::test::random()() & 0x0f0f0f0f0f0f0f0full) + 0x0101010101010101ull;
+    small = device.backend().upload(host);
     ones = device.backend().upload(filled(DType::f32, {1 << 20}, [](int64_t i) { return 0.001 * (1 + i % 7); }));
     device.settle();
   }
@@ -56,7 +62,7 @@ struct Bench {
     return t;
   }
   int count(int64_t m, size_t copies_) const {
-    return m >= 1024 ? 6 : static_cast<int>(std::max<size_t>(12, std::min<size_t>(copies_, 40)));
+    return most ? most : m >= 1024 ? 6 : static_cast<int>(std::max<size_t>(12, std::min<size_t>(copies_, 40)));
   }
 };
 
@@ -67,6 +73,10 @@ std::vector<std::string> split(const std::string& text) {
   return words;
 }
 
+// Of kinds: weights of 4 bits. i8, f8: codes of 8 bits; r4, g4: 4 bits times int8, one scale a row, factors of groups;
+// w4, w4f8: f32 scales of groups, times int8 and e4m3; w4axN: N percent of the activations' blocks of 4 bits.
+bool nibbles_of(const std::string& kind) { return kind[0] == 'w' || kind == "r4" || kind == "g4"; }
+
 }  // namespace
 
 int main(int argc, char** argv) try {
@@ -74,17 +84,23 @@ int main(int argc, char** argv) try {
   std::vector<std::string> ms = {"16", "64", "256", "1024", "4096"},
                            kinds = {"i8", "f8", "w4", "w4f8", "w4ax0", "w4ax75"};
   bool tune = false, vendor = true;
-  size_t shapes = 6;
+  int launches = 0;
+  std::vector<Shape> shapes(std::begin(kShapes), std::end(kShapes));
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "--json" && i + 1 < argc) out = argv[++i];
     else if (word == "--m" && i + 1 < argc) ms = split(argv[++i]);
     else if (word == "--kinds" && i + 1 < argc) kinds = split(argv[++i]);
-    else if (word == "--shapes" && i + 1 < argc) shapes = static_cast<size_t>(std::stoi(argv[++i]));
-    else if (word == "--tune") tune = true;
+    else if (word == "--shapes" && i + 1 < argc) {
+      shapes.clear();
+      for (const std::string& shape : split(argv[++i]))
+        shapes.push_back({std::stoll(shape), std::stoll(shape.substr(shape.find('x') + 1))});
+    } else if (word == "--tune") tune = true;
     else if (word == "--no-vendor") vendor = false;
+    else if (word == "--launches" && i + 1 < argc) launches = std::stoi(argv[++i]);
   }
   Bench b;
+  b.most = launches;
   std::ostringstream json;
   std::printf("%s\n%-12s %5s %9s %9s %9s %9s", b.exec.device().name.c_str(), "K x N", "M", "fp16", "int8", "fp8",
               "fp8fast");
@@ -92,18 +108,19 @@ int main(int argc, char** argv) try {
   std::printf("  (us, times of cuBLAS over it)\n");
   std::map<std::string, std::vector<double>> logs;
   const auto op = cuda::cuda_op_table().at("gemm_act"), comet = cuda::cuda_op_table().at("gemm_comet");
-  for (size_t s = 0; s < shapes; ++s) {
-    const auto [k, n] = kShapes[s];
+  for (const auto& [k, n] : shapes) {
     const auto w8 = b.copies(b.bytes, DType::i8, {n, k});
     std::vector<Tensor> w4;
     for (const auto& kind : kinds)
-      if (kind[0] == 'w' && w4.empty()) w4 = b.copies(b.bytes, DType::u8, {n / 16, k / 128, 1024});
+      if (nibbles_of(kind) && w4.empty()) w4 = b.copies(b.bytes, DType::u8, {n / 16, k / 128, 1024});
     std::vector<Tensor> w16;
     if (vendor) w16 = b.copies(b.halves, DType::f16, {n, k});
     const Tensor sw = b.first_ones(n);
     // Scales of groups come from memory, as weights do.
     std::vector<Tensor> groups;
     for (size_t i = 0; i < w4.size(); ++i) groups.push_back(b.noise(b.ones, DType::f32, {k / 128, n}, i));
+    std::vector<Tensor> factors;
+    for (size_t i = 0; i < w4.size(); ++i) factors.push_back(b.noise(b.small, DType::u8, {k / 128, n}, i));
     for (const auto& m_text : ms) {
       const int64_t m = std::stoll(m_text);
       const Tensor x8 = b.noise(b.bytes, DType::i8, {m, k}, 99), x16 = b.noise(b.halves, DType::f16, {m, k}, 99),
@@ -137,7 +154,7 @@ int main(int argc, char** argv) try {
            << ", \"cublas_fp16_us\": " << fp16 << ", \"cublas_int8_us\": " << int8 << ", \"cublas_fp8_us\": " << fp8
            << ", \"cublas_fp8_fast_us\": " << fast;
       for (const auto& kind : kinds) {
-        const bool nibbles = kind.rfind("w4", 0) == 0;
+        const bool nibbles = nibbles_of(kind), of_groups = kind.rfind("w4", 0) == 0;
         const DType dtype = kind == "f8" || kind == "w4f8" ? DType::f8_e4m3 : DType::i8;
         const auto& w = nibbles ? w4 : w8;
         Tensor x = x8;
@@ -167,20 +184,36 @@ int main(int argc, char** argv) try {
           }
           Tensor weights = w[i];
           if (!nibbles) weights.dtype = dtype;
-          calls[i].in = {x, sx, weights, nibbles ? groups[i] : sw};
+          calls[i].in = {x, sx, weights, of_groups ? groups[i] : sw};
+          if (kind == "g4") calls[i].in.push_back(factors[i]);
           calls[i].out = {y};
         }
-        const auto timed = [&](const Params& params) {
+        const auto timed = [&](Params params, int replays = 7) {
+          if (kind == "g4") params.set("groupScales", 1.0);
           for (Call& call : calls) call.params = params;
-          return b.timer.time(b.count(m, w.size()), [&](int i) {
-            (mixed ? comet : op)(calls[static_cast<size_t>(i) % calls.size()], b.exec);
-          });
+          return b.timer.time(
+              b.count(m, w.size()),
+              [&](int i) { (mixed ? comet : op)(calls[static_cast<size_t>(i) % calls.size()], b.exec); }, replays);
         };
         Params named;
         if (kind.find(':') != std::string::npos) named.set("kernel", kind.substr(kind.find(':') + 1));
         double t = timed(named);
+        json << ", \"" << kind << "_us\": " << t;
         std::string what = "chosen";
-        if (tune)
+        if (tune && (kind == "i8" || kind == "r4" || kind == "g4"))
+          for_each_cut("int8", kInt8Cuts, b.exec.device().multiprocessors, n, m,
+                       [&](const std::string& how, const Params& wish) {
+                         double other;
+                         try {
+                           other = timed(wish, 3);
+                         } catch (const Failure& failure) {
+                           if (failure.code != "LPQ_NATIVE_ARGUMENT") throw;
+                           return;
+                         }
+                         json << ", \"" << kind << " " << how << "\": " << other;
+                         if (other < t) t = other, what = how;
+                       });
+        else if (tune)
           for (int tokens : {16, 32, 64, 128})
             for (int cluster : {1, 2})
               for (int shared : {0, -1, 100000}) {
@@ -197,7 +230,6 @@ int main(int argc, char** argv) try {
               }
         const double own = dtype == DType::f8_e4m3 ? fast : int8;
         std::printf(" %9.2f %4.2f %4.2f %s", t, fp16 / t, own / t, tune ? what.c_str() : "");
-        json << ", \"" << kind << "_us\": " << t;
         logs[kind + " M=" + m_text + " over fp16"].push_back(std::log(fp16 / t));
         logs[kind + " M=" + m_text + " over its own of cuBLAS"].push_back(std::log(own / t));
       }

@@ -2,36 +2,6 @@
 // blocks that share an item, beside the choice and cuBLAS, all in turn: what choose_scaled is fitted to and judged by.
 // LPQ_BENCH_M, LPQ_BENCH_TYPE, LPQ_BENCH_X, LPQ_BENCH_GROUP, LPQ_BENCH_SHAPES (KxN): lists with commas, or one.
 
-// f(name, settings) for every form of the kernel of scaled weights and every cut of [n, k] x m tokens.
-template <class F>
-void for_each_scaled_cut(int multiprocessors, int64_t n, int64_t m, const F& f) {
-  struct Form {
-    int tokens, width;
-  };
-  for (const auto& [tokens, width] :
-       {Form{32, 8}, {64, 8}, {96, 8}, {128, 8}, {32, 4}, {64, 4}, {96, 4}, {128, 4}, {160, 4}, {192, 4}, {256, 4}}) {
-    if (tokens >= 2 * m && tokens > 32) continue;
-    const int64_t items = (n + 32 * width - 1) / (32 * width) * ((m + tokens - 1) / tokens);
-    const std::string form = std::to_string(tokens) + "x" + std::to_string(width);
-    const Params wish =
-        params({{"kernel", std::string("scaled")}, {"tokens", double(tokens)}, {"width", double(width)}});
-    f(form, wish);
-    const int64_t at_once = width == 4 && tokens <= 64 ? 2 * multiprocessors : multiprocessors;
-    const auto cut = [&](const std::string& how, int64_t blocks, const char* reduce) {
-      Params with = wish;
-      with.set("blocks", double(blocks));
-      with.set("reduce", std::string(reduce));
-      f(form + "/" + how, with);
-    };
-    for (int64_t sharers = 1; sharers <= 12 && items * sharers <= at_once; ++sharers) {
-      cut(std::to_string(sharers), items * sharers, "global");
-      if (sharers > 1 && sharers <= 8) cut("c" + std::to_string(sharers), items * sharers, "cluster");
-    }
-    for (int64_t blocks = multiprocessors; blocks <= at_once; blocks += multiprocessors)
-      if (items < blocks) cut(blocks > multiprocessors ? "all2" : "all", blocks, "global");
-  }
-}
-
 void bench_cuts(Bench& b) {
   char line[512];
   b.replays = 7;
@@ -69,8 +39,8 @@ void bench_cuts(Bench& b) {
         const auto better = [&](const std::string& how, double t) {
           if (t < best) best = t, best_how = how;
         };
-        for_each_scaled_cut(multiprocessors, s.n, m,
-                            [&](const std::string& how, const Params& wish) { better(how, attempt(how, wish)); });
+        for_each_cut("scaled", kScaledCuts, multiprocessors, s.n, m,
+                     [&](const std::string& how, const Params& wish) { better(how, attempt(how, wish)); });
         std::printf("%s %s M=%lld: cuBLAS %.2f, choice %.2f, best %.2f %s\n", of.c_str(), type.c_str(), (long long)m,
                     dense * 1e6, choice * 1e6, best * 1e6, best_how.c_str());
         std::fflush(stdout);

@@ -15,6 +15,7 @@
 #include <sstream>
 
 #include "cuda/launch.h"
+#include "cuts.h"
 #include "harness.h"
 #include "lpq/quant_type.h"
 

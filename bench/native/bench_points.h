@@ -28,7 +28,7 @@ void for_each_setting(const Bench& b, const Shape& s, int64_t m, const F& f) {
         f("wide/" + std::to_string(width) + "/" + std::to_string(sharers),
           with("wide", {{"width", double(width)}, {"blocks", double(strips * sharers)}}));
     }
-  if (m > 16) for_each_scaled_cut(multiprocessors, s.n, m, f);
+  if (m > 16) for_each_cut("scaled", kScaledCuts, multiprocessors, s.n, m, f);
 }
 
 void bench_points(Bench& b) {

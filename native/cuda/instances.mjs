@@ -144,9 +144,22 @@ const sparse = [4, 8].map((bits) => ({
 
 /** Activations in codes: bytes times bytes, and weights of 4 bits times bytes or (W4Ax) blocks of either. */
 const activations = [
+  // Tiles of 8 tokens, pairs of warpgroups.
+  ...[
+    ['Int8Bytes', 'i8'],
+    ['Int8Rows', 'r4'],
+    ['Int8Groups', 'g4'],
+  ].map(([source, name]) => ({
+    name: `gemm_int8_${name}`,
+    header: 'cuda/gemm/kernels/int8.cuh',
+    needs: 'sm_90a',
+    calls: [
+      ...[2, 4, 8, 12, 16].map((tiles) => [tiles, 2]),
+      ...[2, 4, 8, 12, 16, 20, 24, 32].map((tiles) => [tiles, 1]),
+    ].map((form) => call('LPQ_GEMM_INT8', source, name, ...form)),
+  })),
   ...[
     ['BytesFloat', 'f8'],
-    ['BytesInt', 'i8'],
     ['NibblesInt', 'w4'],
     ['Mixed', 'w4ax'],
     ['NibblesFloat', 'w4f8'],

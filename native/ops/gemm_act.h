@@ -36,7 +36,8 @@ struct GemmAct : Arguments {
   const Tensor* group_scales = input_if(two_level, "group_scales", {u8}, {k_blocks, -1});
   bool of_groups = packed && w_scales.rank() == 2;  // f32 scales, one a row and group
   const Tensor* bias = last_input("bias", {f32}, {n});
-  GemmSettings settings = GemmSettings::read(*this, {"tokens", "width", "blocks", "cluster", "stages", "shared", "reduce", "overlap"}, {"wgmma", "whole"});
+  GemmSettings settings = GemmSettings::read(
+      *this, {"tokens", "width", "blocks", "cluster", "stages", "shared", "reduce", "overlap"}, {"int8", "wgmma"});
 
   explicit GemmAct(const Call& call) : Arguments(call, "gemm_act") {
     require_gemm_sizes(m, n, k);
@@ -52,7 +53,8 @@ struct GemmAct : Arguments {
                   std::to_string(up_to(n, 16)));
     }
     // 128 * 128 * (2^17 - 1) < 2^31
-    require(of_groups || !integers || k < 131072, "sums of " + std::to_string(k) + " products of s8 may not fit 32 bits");
+    require(of_groups || !integers || k < 131072,
+            "sums of " + std::to_string(k) + " products of s8 may not fit 32 bits");
     done();
   }
 };

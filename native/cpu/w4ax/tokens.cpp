@@ -103,8 +103,8 @@ void gemm_act(Call& call, Exec& exec) {
     for (int64_t r = begin; r < end; ++r) {
       if (packed)
         for (int64_t i = 0; i < k; ++i)
-          row[static_cast<size_t>(i)] = static_cast<int8_t>(
-              nibble(weights, k_blocks, r, i) * (factors ? factors[i / 128 * factor_pitch + r] : 1));
+          row[static_cast<size_t>(i)] = static_cast<int8_t>(nibble(weights, k_blocks, r, i) *
+                                                            (factors ? factors[i / 128 * factor_pitch + r] : 1));
       else std::copy_n(reinterpret_cast<const int8_t*>(weights) + r * k, k, row.begin());
       for (int64_t t = 0; t < m; ++t) {
         const uint8_t* const from = codes + t * k;

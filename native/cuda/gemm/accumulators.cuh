@@ -23,6 +23,17 @@ __device__ __forceinline__ void add_vector(float (&sum)[M][T][4], int v, float4 
   sum[v / T][v % T][0] += more.x, sum[v / T][v % T][1] += more.y, sum[v / T][v % T][2] += more.z,
       sum[v / T][v % T][3] += more.w;
 }
+// Integers travel as the bits of a float4.
+template <int M, int T>
+__device__ __forceinline__ float4 sum_vector(const int (&sum)[M][T][4], int v) {
+  return make_float4(__int_as_float(sum[v / T][v % T][0]), __int_as_float(sum[v / T][v % T][1]),
+                     __int_as_float(sum[v / T][v % T][2]), __int_as_float(sum[v / T][v % T][3]));
+}
+template <int M, int T>
+__device__ __forceinline__ void add_vector(int (&sum)[M][T][4], int v, float4 more) {
+  sum[v / T][v % T][0] += __float_as_int(more.x), sum[v / T][v % T][1] += __float_as_int(more.y),
+      sum[v / T][v % T][2] += __float_as_int(more.z), sum[v / T][v % T][3] += __float_as_int(more.w);
+}
 __device__ __forceinline__ void add(float4& sum, float4 more) {
   sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
 }

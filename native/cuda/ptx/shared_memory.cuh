@@ -14,6 +14,11 @@ __device__ __forceinline__ unsigned char* dynamic_shared() {
   return shared;
 }
 
+__device__ __forceinline__ uint32_t ld_shared_u8(uint32_t address) {
+  uint32_t v;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
 __device__ __forceinline__ uint32_t ld_shared_u16(uint32_t address) {
   uint16_t v;
   asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(address) : "memory");

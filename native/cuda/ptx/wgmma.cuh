@@ -93,12 +93,17 @@ __device__ __forceinline__ void wgmma_k16(float (&c)[T][4], const uint32_t (&a)[
 #undef LPQ_EITHER
 }
 
-// 32 of k in bytes: sums of int (s8, exact as long as they fit 32 bits) or float (e4m3); T = 2, 4, 8 or 16.
-#define LPQ_BYTES(FORM, of_a, X, shape, tail)                                                   \
-  if constexpr (T == 2) FORM("16", shape, LPQ_L8, of_a##8, LPQ_PASS(LPQ_2(X, 0)), tail);        \
-  else if constexpr (T == 4) FORM("32", shape, LPQ_L16, of_a##16, LPQ_PASS(LPQ_4(X, 0)), tail); \
-  else if constexpr (T == 8) FORM("64", shape, LPQ_L32, of_a##32, LPQ_PASS(LPQ_8(X, 0)), tail); \
-  else FORM("128", shape, LPQ_L64, of_a##64, LPQ_PASS(LPQ_16(X, 0)), tail)
+// 32 of k in bytes: sums of int (s8, exact as long as they fit 32 bits) or float (e4m3); T = 2, 4, 8, 12, 16, 20, 24 or
+// 32.
+#define LPQ_BYTES(FORM, of_a, X, shape, tail)                                                                    \
+  if constexpr (T == 2) FORM("16", shape, LPQ_L8, of_a##8, LPQ_PASS(LPQ_2(X, 0)), tail);                         \
+  else if constexpr (T == 4) FORM("32", shape, LPQ_L16, of_a##16, LPQ_PASS(LPQ_4(X, 0)), tail);                  \
+  else if constexpr (T == 8) FORM("64", shape, LPQ_L32, of_a##32, LPQ_PASS(LPQ_8(X, 0)), tail);                  \
+  else if constexpr (T == 12) FORM("96", shape, LPQ_L48, of_a##48, LPQ_PASS(LPQ_8(X, 0), LPQ_4(X, 8)), tail);    \
+  else if constexpr (T == 16) FORM("128", shape, LPQ_L64, of_a##64, LPQ_PASS(LPQ_16(X, 0)), tail);               \
+  else if constexpr (T == 20) FORM("160", shape, LPQ_L80, of_a##80, LPQ_PASS(LPQ_16(X, 0), LPQ_4(X, 16)), tail); \
+  else if constexpr (T == 24) FORM("192", shape, LPQ_L96, of_a##96, LPQ_PASS(LPQ_16(X, 0), LPQ_8(X, 16)), tail); \
+  else FORM("256", shape, LPQ_L128, of_a##128, LPQ_PASS(LPQ_16(X, 0), LPQ_16(X, 16)), tail)
 #define LPQ_RS(n, shape, list, operands, outs, tail) LPQ_RS_(n, shape, list, operands, LPQ_PASS(outs), tail)
 #define LPQ_RS_(n, shape, list, i0, i1, i2, i3, ib, ip, outs, tail) \
   LPQ_REGISTERS(n, shape, list, i0, i1, i2, i3, ib, ip, LPQ_PASS(outs), tail)
@@ -107,11 +112,19 @@ __device__ __forceinline__ void wgmma_k16(float (&c)[T][4], const uint32_t (&a)[
 #define LPQ_A8 "8", "9", "10", "11", "12", "13"
 #define LPQ_A16 "16", "17", "18", "19", "20", "21"
 #define LPQ_A32 "32", "33", "34", "35", "36", "37"
+#define LPQ_A48 "48", "49", "50", "51", "52", "53"
 #define LPQ_A64 "64", "65", "66", "67", "68", "69"
+#define LPQ_A80 "80", "81", "82", "83", "84", "85"
+#define LPQ_A96 "96", "97", "98", "99", "100", "101"
+#define LPQ_A128 "128", "129", "130", "131", "132", "133"
 #define LPQ_D8 "8", "9", "10"
 #define LPQ_D16 "16", "17", "18"
 #define LPQ_D32 "32", "33", "34"
+#define LPQ_D48 "48", "49", "50"
 #define LPQ_D64 "64", "65", "66"
+#define LPQ_D80 "80", "81", "82"
+#define LPQ_D96 "96", "97", "98"
+#define LPQ_D128 "128", "129", "130"
 template <int T>
 __device__ __forceinline__ void wgmma_k32(int (&c)[T][4], const uint32_t (&a)[4], uint64_t b, bool add) {
   LPQ_BYTES(LPQ_RS, LPQ_A, LPQ_I, "k32.s32.s8.s8", "");
@@ -155,11 +168,19 @@ __device__ __forceinline__ void wgmma_k32(float (&c)[T][4], uint64_t a, uint64_t
 #undef LPQ_A8
 #undef LPQ_A16
 #undef LPQ_A32
+#undef LPQ_A48
 #undef LPQ_A64
+#undef LPQ_A80
+#undef LPQ_A96
+#undef LPQ_A128
 #undef LPQ_D8
 #undef LPQ_D16
 #undef LPQ_D32
+#undef LPQ_D48
 #undef LPQ_D64
+#undef LPQ_D80
+#undef LPQ_D96
+#undef LPQ_D128
 #endif
 
 }  // namespace lpq::cuda

@@ -1,4 +1,5 @@
-// Checks products of low-bit activations: act [--quick]. Integers against 64-bit sums, bit by bit; e4m3 against fp64.
+// Checks products of low-bit activations: act [--quick] [--int8]. Integers against 64-bit sums, bit by bit; e4m3
+// against fp64.
 #include "act_harness.h"
 //
 #include "cuda/gemm/families/w4ax_few.h"
@@ -45,23 +46,104 @@ void exactly(Report& report, const std::string& what, const Tensor& got, const s
   report.close(what, got, want, 0, 0);
 }
 
-void integers(Report& report, Device& device, const Case& c, DType store) {
-  const Tensor x = bytes(DType::i8, {c.m, c.k}, -127, 127), w = bytes(DType::i8, {c.n, c.k}, -128, 127);
-  const Tensor sx =
-      filled(DType::f32, {c.m}, [](int64_t) { return std::exp2(between(-8, -4)) * (1 + between(0, 7) / 8.0); });
-  const Tensor sw = filled(DType::f32, {c.n},
+// The kernel of integers: 8-bit weights (i8), 4-bit ones of one scale a row (r4) or with factors of groups (g4); sums
+// are exact however they are cut.
+void whole(Report& report, Device& device, const std::string& kind, int64_t m, int64_t n, int64_t k, const Params& how,
+           const std::string& name, DType store) {
+  const bool nibbles = kind != "i8";
+  const int64_t kb = (k + 127) / 128, pitch = (n + 15) / 16 * 16;
+  const Tensor x = bytes(DType::i8, {m, k}, -127, 127),
+               codes = bytes(DType::i8, {n, k}, nibbles ? -8 : -128, nibbles ? 7 : 127),
+               products = bytes(DType::i8, {n, k}, 0, 0), factors = allocate(DType::u8, {kb, pitch});
+  for (int64_t i = 0; i < kb * pitch; ++i) factors.data<uint8_t>()[i] = static_cast<uint8_t>(between(1, 16));
+  for (int64_t r = 0; r < n; ++r)
+    for (int64_t i = 0; i < k; ++i)
+      products.data<int8_t>()[r * k + i] = static_cast<int8_t>(
+          codes.data<int8_t>()[r * k + i] * (kind == "g4" ? factors.data<uint8_t>()[i / 128 * pitch + r] : 1));
+  Tensor w = codes;
+  if (nibbles) {
+    const Tensor padded = bytes(DType::i8, {n, kb * 128}, 0, 0);
+    for (int64_t r = 0; r < n; ++r) std::copy_n(codes.data<int8_t>() + r * k, k, padded.data<int8_t>() + r * kb * 128);
+    w = comet_weights(padded.data<int8_t>(), n, kb * 128);
+  }
+  const Tensor sx = filled(DType::f32, {m},
+                           [](int64_t) { return std::exp2(between(-8, -4)) * (1 + between(0, 7) / 8.0); }),
+               sw = filled(DType::f32, {n},
                            [](int64_t) { return std::exp2(between(-9, -6)) * (1 + between(0, 1023) / 1024.0); }),
-               bias = gaussian(DType::f32, {c.n});
-  const auto sums = integer_products(x.data<int8_t>(), w.data<int8_t>(), c.m, c.n, c.k, 0, c.k);
+               bias = gaussian(DType::f32, {n});
+  const auto sums = integer_products(x.data<int8_t>(), products.data<int8_t>(), m, n, k, 0, k);
   std::vector<double> want(sums.size());
-  for (int64_t t = 0; t < c.m; ++t)
-    for (int64_t r = 0; r < c.n; ++r) {
+  for (int64_t t = 0; t < m; ++t)
+    for (int64_t r = 0; r < n; ++r) {
       const float factor = sx.data<float>()[t] * sw.data<float>()[r],
-                  product = static_cast<float>(sums[static_cast<size_t>(t * c.n + r)]) * factor;
-      want[static_cast<size_t>(t * c.n + r)] = stored(store, product + bias.data<float>()[r]);
+                  product = static_cast<float>(sums[static_cast<size_t>(t * n + r)]) * factor;
+      want[static_cast<size_t>(t * n + r)] = stored(store, product + bias.data<float>()[r]);
     }
-  const auto out = device.run("gemm_act", {x, sx, w, sw, bias}, {poisoned(store, {c.m, c.n})}, cut(c));
-  exactly(report, name_of("i8", c, store), out[0], want);
+  Params all = how;
+  std::vector<Tensor> in{x, sx, w, sw};
+  if (kind == "g4") in.push_back(factors), all.set("groupScales", 1.0);
+  in.push_back(bias);
+  const auto out = device.run("gemm_act", in, {poisoned(store, {m, n})}, all);
+  exactly(report,
+          kind + " " + std::to_string(m) + "x" + std::to_string(n) + "x" + std::to_string(k) + " " + name + " " +
+              std::string(dtype_name(store)),
+          out[0], want);
+}
+// Every form, alone and with items that blocks share through the workspace and in clusters, at random shapes.
+void whole_forms(Report& report, Device& device, bool quick) {
+  const DType stores[] = {DType::f32, DType::f16, DType::bf16};
+  const int multiprocessors = device.backend().exec().device().multiprocessors;
+  int at = 0;
+  struct Form {
+    int tokens, width;
+  };
+  const Form forms[] = {{16, 8}, {32, 8}, {64, 8},  {96, 8},  {128, 8}, {16, 4}, {32, 4},
+                        {64, 4}, {96, 4}, {128, 4}, {160, 4}, {192, 4}, {256, 4}};
+  for (const char* kind : {"i8", "r4", "g4"}) {
+    for (const auto& [m, n, k] : {std::tuple<int64_t, int64_t, int64_t>{1, 40, 144},
+                                  {7, 520, 1024},
+                                  {16, 256, 128},
+                                  {33, 300, 640},
+                                  {130, 1000, 2048},
+                                  {300, 513, 400},
+                                  {515, 264, 768}})
+      whole(report, device, kind, m, n, k, {}, "chosen", stores[at++ % 3]);
+    for (const auto& [tokens, width] : forms)
+      for (int variant = 0; variant < (quick ? 2 : 5); ++variant) {
+        const int64_t m = between(1, tokens * (variant == 0 ? 1 : 2)), n = between(1, 900), k = 16 * between(24, 200),
+                      items = (n + 32 * width - 1) / (32 * width) * ((m + tokens - 1) / tokens), kb = (k + 127) / 128;
+        Params how = params({{"kernel", std::string("int8")}, {"tokens", double(tokens)}, {"width", double(width)}});
+        std::string name = std::to_string(tokens) + "x" + std::to_string(width);
+        if (variant > 0) {
+          const bool cluster = variant % 2 == 1;
+          const int64_t sharers =
+              between(2, static_cast<int>(std::min<int64_t>({kb, cluster ? 8 : 12, multiprocessors / items})));
+          how.set("reduce", std::string(cluster ? "cluster" : "global"));
+          if (variant == 4) how.set("blocks", double(std::min<int64_t>(multiprocessors, items * kb)));
+          else how.set("blocks", double(items * sharers));
+          name += cluster        ? " cluster of " + std::to_string(sharers)
+                  : variant == 4 ? " all"
+                                 : " shared by " + std::to_string(sharers);
+        }
+        try {
+          whole(report, device, kind, m, n, k, how, name, stores[at++ % 3]);
+        } catch (const Failure& failure) {
+          if (std::string(failure.what()).find("no tiling") == std::string::npos) throw;
+          std::printf("      %s %s: no such cut\n", kind, name.c_str());
+        }
+      }
+  }
+  // The same bytes again, launches one behind the other.
+  const Tensor x = bytes(DType::i8, {70, 2048}, -127, 127), w = bytes(DType::i8, {700, 2048}, -128, 127),
+               sx = gaussian(DType::f32, {70}), sw = gaussian(DType::f32, {700});
+  Tensor first;
+  bool equal = true;
+  for (int i = 0; i < 12; ++i) {
+    const auto out = device.run("gemm_act", {x, sx, w, sw}, {poisoned(DType::f32, {70, 700})}, {});
+    if (i == 0) first = out[0];
+    else equal = equal && std::memcmp(first.raw(), out[0].raw(), first.bytes()) == 0;
+  }
+  report.that("integers: the same bytes again", equal);
 }
 
 Tensor e4m3_codes(std::vector<int64_t> shape) {
@@ -323,7 +405,8 @@ void mixed(Report& report, Device& device, const Case& c, double share, bool ord
 }  // namespace
 
 int main(int argc, char** argv) try {
-  const bool quick = argc > 1 && std::string(argv[1]) == "--quick";
+  bool quick = false, only_int8 = false;
+  for (int i = 1; i < argc; ++i) (std::string(argv[i]) == "--int8" ? only_int8 : quick) = true;
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   Device device;
   Report report;
@@ -347,10 +430,14 @@ int main(int argc, char** argv) try {
       cases.push_back({m, n, k, 0, 0, -1, 0});
   }
   const DType stores[] = {DType::f32, DType::f16, DType::bf16};
+  whole_forms(report, device, quick);
+  if (only_int8) {
+    std::printf("%d checks, %d failures\n", report.checks, report.failures);
+    return report.failures ? 1 : 0;
+  }
   int at = 0;
   for (const Case& c : cases) {
     const DType store = stores[at++ % 3];
-    integers(report, device, c, store);
     floats(report, device, c, store);
     nibbles(report, device, c, store);
     nibble_floats(report, device, c, store);
@@ -365,8 +452,7 @@ int main(int argc, char** argv) try {
       device.run(op, {filled(DType::f16, {2, 64}, [](int64_t i) { return i == 70 ? NAN : 1; })},
                  {allocate(DType::i8, {2, 64}), allocate(DType::f32, {2})});
     });
-  integers(report, device, {37, 130, 144, 0, 0, -1, 0}, DType::f32);  // K that no 128 divides
-  floats(report, device, {37, 130, 144, 0, 0, -1, 0}, DType::f16);
+  floats(report, device, {37, 130, 144, 0, 0, -1, 0}, DType::f16);  // K that no 128 divides
   // The same bytes again.
   const Case same{70, 700, 2048, 64, 1, 1000, 0};
   const Tensor x = bytes(DType::i8, {same.m, same.k}, -127, 127), w = bytes(DType::i8, {same.n, same.k}, -8, 7),

@@ -18,12 +18,6 @@ int64_t most_exact(const PackedProblem& p, CudaExec& exec) {
   return !p.integer && p.bits <= 4 ? kMostExactWide : kMostExactNarrow;
 }
 
-std::string how(const ScaledPlan& cut) {
-  return "tiles of " + std::to_string(8 * cut.form.tiles) + " tokens and " + std::to_string(32 * cut.form.width()) +
-         " rows, " + std::to_string(cut.args.items) + " items, of which " + std::to_string(cut.args.shared_items) +
-         " are cut along K" + (cut.args.cluster ? ", by the blocks of a cluster" : "") + "; weights are rounded once";
-}
-
 // First wherever weights may be rounded unasked, as if they were dequantized first. A timing alone does not make a
 // product inexact.
 Answer plan_scaled(const PackedProblem& p, CudaExec& exec) {
@@ -51,7 +45,8 @@ Answer plan_scaled(const PackedProblem& p, CudaExec& exec) {
   cut->args.vectors = vector_rows(p.args.y, p.args.n);
   // Up to so many tokens the wide kernel is as fast on large weights, and exact.
   const int tier = wide_was_timed(p) && p.op.m <= kMostExactWide ? 1 : 0;
-  return Plan{tier, cut->nanoseconds / 1000, *cut, exec.rehearsing() ? how(*cut) : ""};
+  return Plan{tier, cut->nanoseconds / 1000, *cut,
+              exec.rehearsing() ? scaled_cut_in_words(*cut) + "; weights are rounded once" : ""};
 }
 
 void launch_scaled(const PackedProblem& p, const Plan& plan, CudaExec& exec) {

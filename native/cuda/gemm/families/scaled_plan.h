@@ -50,6 +50,25 @@ inline int64_t scaled_stage_bytes(const GemmPackedArgs& a, int width, int bits) 
   return plan_div_up(int64_t{width} * 512 * bits + scales + zeros, 128) * 128;
 }
 
+inline std::string scaled_cut_in_words(const ScaledPlan& cut) {
+  return "tiles of " + std::to_string(8 * cut.form.tiles) + " tokens and " + std::to_string(32 * cut.form.width()) +
+         " rows, " + std::to_string(cut.args.items) + " items, of which " + std::to_string(cut.args.shared_items) +
+         " are cut along K" + (cut.args.cluster ? ", by the blocks of a cluster" : "");
+}
+
+// A product to be cut: tokens, packed blocks of rows and of K, and slabs of activations a packed block of K.
+struct CutProblem {
+  int64_t m, n_blocks, k_blocks;
+  int slabs;
+};
+// Nanoseconds that a cut costs besides steps: a launch that fills the device; to share an item through the workspace,
+// in a cluster, and by owners, whose blocks do not share what they read in L2: for a step, by 1024 packed blocks and
+// tokens.
+struct CutCosts {
+  double full, meet, each, keep, add, cluster, cluster_each, cluster_send, cluster_add, owned, owned_keep, owned_add,
+      owned_run;
+};
+
 // Of the forms that `has` knows and the ways to cut the work, the one that should end first. The constants, nanoseconds
 // of an H100, were fitted to timings of every form and cut on 37 shapes and 17 to 1024 tokens
 // (docs/internals/kernels/scaled.md says how far the choice is from the best on others). A launch that leaves half of
@@ -57,18 +76,15 @@ inline int64_t scaled_stage_bytes(const GemmPackedArgs& a, int width, int bits) 
 // that is waited for, and to write sums (by 128 KB) and read those of the others that a block adds up; in a cluster, by
 // bytes between multiprocessors; with owners, the others' sums whole.
 // `clusters`(form, blocks): how many clusters of so many blocks run at once.
-template <class Has, class Clusters>
-std::optional<ScaledPlan> choose_scaled(int multiprocessors, int64_t shared_per_block, const GemmPackedArgs& a,
-                                        int bits, const ops::GemmSettings& wish, const Has& has,
-                                        const Clusters& clusters) {
-  constexpr double kFull = 427, kMeet = 1291, kEach = 426, kKeep = 1379, kAdd = 47;
-  constexpr double kCluster = 602, kClusterEach = 300, kClusterSend = 4573, kClusterAdd = 1165;
-  constexpr double kOwned = 3981, kOwnedKeep = 1179, kOwnedAdd = 1640;
+template <class Forms, class StageBytes, class Has, class Clusters>
+std::optional<ScaledPlan> choose_cut(int multiprocessors, int64_t shared_per_block, const CutProblem& a,
+                                     const Forms& forms, const CutCosts& cost, const StageBytes& stage_bytes,
+                                     const ops::GemmSettings& wish, const Has& has, const Clusters& clusters) {
   std::optional<ScaledPlan> best;
-  for (const ScaledForm& form : kScaledForms) {
+  for (const ScaledForm& form : forms) {
     const int width = form.width();
     if ((wish.tokens && wish.tokens != 8 * form.tiles) || (wish.width && wish.width != width) || !has(form)) continue;
-    const int64_t slab = int64_t{1024} * form.tiles, stage = scaled_stage_bytes(a, width, bits),
+    const int64_t slab = int64_t{1024} * form.tiles, stage = stage_bytes(width),
                   staging = int64_t{8} * form.pairs * kScaledStaging;
     // A multiprocessor has 1024 bytes more than a block may take, and keeps 1024 a block.
     const int residents = scaled_residents(form.tiles, form.halves, form.pairs);
@@ -89,23 +105,25 @@ std::optional<ScaledPlan> choose_scaled(int multiprocessors, int64_t shared_per_
         if (wish.stages && n != std::min<int64_t>(wish.stages, 4)) continue;
         stages = wish.stages ? wish.stages : n;
         slabs = std::min<int64_t>((room - received - stages * stage) / slab,
-                                  std::min<int64_t>(2 * stages, kMostScaledSlabs));
-        if (slabs >= 2 * stages - 1 || n == 2 || wish.stages) break;
+                                  std::min<int64_t>(a.slabs * stages, kMostScaledSlabs));
+        if (slabs >= a.slabs * stages - 1 || n == 2 || wish.stages) break;
       }
       if (slabs < 2 || stages > kMostScaledStages) return;
       const int64_t waves = plan_div_up(items - shared_items, blocks),
                     run = shared_items ? plan_div_up(shared_items * a.k_blocks, shared_blocks) : 0;
       const double busy = static_cast<double>(blocks) / multiprocessors;
-      double time = form.begin + (2 * blocks > at_once ? kFull : 0) +
+      double time = form.begin + (2 * blocks > at_once ? cost.full : 0) +
                     static_cast<double>(waves * a.k_blocks + run) *
                         (form.step + form.busy * std::min(1.0, busy) + (busy > 1 ? form.second : 0));
       if (shared_items > 0) {
         const ScaledShares shares(form.tiles, form.halves, static_cast<int>(plan_div_up(shared_blocks, shared_items)));
         const double each = shares.blocks, others = each - 1,
                      share = static_cast<double>(shares.most()) / shares.units / shares.ways;
-        time += cluster  ? kCluster + kClusterEach * each + size * others * (kClusterSend / each + kClusterAdd * share)
-                : owners ? kOwned + size * (kOwnedKeep + kOwnedAdd * others)
-                         : kMeet + kEach * each + size * (kKeep + kAdd * others * share);
+        time += cluster  ? cost.cluster + cost.cluster_each * each +
+                               size * others * (cost.cluster_send / each + cost.cluster_add * share)
+                : owners ? cost.owned + size * (cost.owned_keep + cost.owned_add * others) +
+                               cost.owned_run * static_cast<double>(run) * width * form.tiles / 128
+                         : cost.meet + cost.each * each + size * (cost.keep + cost.add * others * share);
       }
       if (best && time >= best->nanoseconds) return;
       best.emplace();
@@ -144,6 +162,16 @@ std::optional<ScaledPlan> choose_scaled(int multiprocessors, int64_t shared_per_
       consider(all, rest, runs, true, 0);
   }
   return best;
+}
+
+template <class Has, class Clusters>
+std::optional<ScaledPlan> choose_scaled(int multiprocessors, int64_t shared_per_block, const GemmPackedArgs& a,
+                                        int bits, const ops::GemmSettings& wish, const Has& has,
+                                        const Clusters& clusters) {
+  constexpr CutCosts kCosts = {427, 1291, 426, 1379, 47, 602, 300, 4573, 1165, 3981, 1179, 1640, 0};
+  return choose_cut(
+      multiprocessors, shared_per_block, {a.m, a.n_blocks, a.k_blocks, 2}, kScaledForms, kCosts,
+      [&](int width) { return scaled_stage_bytes(a, width, bits); }, wish, has, clusters);
 }
 
 inline PackedMaps scaled_maps(const GemmPackedArgs& a, int bits, const ScaledPlan& plan) {

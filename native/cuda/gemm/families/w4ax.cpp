@@ -5,11 +5,8 @@
 namespace lpq::cuda {
 namespace {
 
-// Of what every kernel of codes takes.
+// Of what the kernels of codes take.
 void require_settings(const ops::GemmSettings& wish) {
-  require(wish.tokens == 0 || wish.tokens == 16 || wish.tokens == 32 || wish.tokens == 64 || wish.tokens == 128,
-          "tokens is not 16, 32, 64 or 128");
-  require(wish.cluster <= 2, "cluster is not 1 or 2");
   require(wish.stages == 0 || (wish.stages >= 2 && wish.stages <= kW4axStages), "stages is not between 2 and 16");
 }
 
@@ -17,13 +14,14 @@ void gemm_act(Call& call, CudaExec& exec) {
   const ops::GemmAct op(call);
   require_settings(op.settings);
   require_sixteen(op.x, "x"), require_sixteen(op.w, "w");
-  if (op.packed) require_sixteen(op.w_scales, "w_scales");
-  require(op.of_groups || !op.packed, "codes of 4 bits with one scale a row are multiplied on the CPU only");
+  if (op.of_groups) require_sixteen(op.w_scales, "w_scales");
+  if (op.two_level) require_sixteen(*op.group_scales, "group_scales");
   if (op.m == 0 || op.n == 0) return;
   const char* const kind = op.packed ? (op.integers ? "w4" : "w4f8") : op.integers ? "i8" : "f8";
-  const Family<W4axProblem> families[] = {kW4axWgmmaFamily};
-  run_families(W4axProblem{kind, op.packed, false, op.x, op.w, op.x_scales, op.w_scales, op.y, op.bias, nullptr, op.m,
-                           op.n, op.k, op.settings},
+  const bool whole = op.integers && !op.of_groups;
+  const Family<W4axProblem> families[] = {kInt8Family, kW4axWgmmaFamily};
+  run_families(W4axProblem{kind, op.packed, false, whole, op.x, op.w, op.x_scales, op.w_scales, op.y, op.group_scales,
+                           op.bias, nullptr, op.m, op.n, op.k, op.settings},
                families, exec);
 }
 LPQ_CUDA_OP(gemm_act, "gemm_act");
@@ -35,8 +33,8 @@ void gemm_comet(Call& call, CudaExec& exec) {
       require_sixteen(op.w, "w"), require_sixteen(op.w_scales, "w_scales");
   if (op.m == 0 || op.n == 0) return;
   const Family<W4axProblem> families[] = {kW4axFewFamily, kW4axWgmmaFamily, kW4axMmaFamily};
-  run_families(W4axProblem{"w4ax", true, true, op.x.x8, op.w, op.x_scales, op.w_scales, op.y, op.bias, &op.x, op.m,
-                           op.n, op.x.count * 128, op.settings},
+  run_families(W4axProblem{"w4ax", true, true, false, op.x.x8, op.w, op.x_scales, op.w_scales, op.y, nullptr, op.bias,
+                           &op.x, op.m, op.n, op.x.count * 128, op.settings},
                families, exec);
 }
 LPQ_CUDA_OP(gemm_comet, "gemm_comet");

@@ -16,10 +16,14 @@ std::string kernel_of(const W4axProblem& p, int tiles) {
 }
 
 Answer plan_wgmma(const W4axProblem& p, CudaExec& exec) {
+  if (p.whole && p.nibbles) return "codes of 4 bits have scales of groups here";
   if (!can_describe_tensors() || !exec.has_kernel(kernel_of(p, 2)))
     return "there is no kernel of wgmma for these codes";
   const DeviceFacts& device = exec.device();
   ops::GemmSettings wish = p.wish;
+  require(wish.tokens == 0 || wish.tokens == 16 || wish.tokens == 32 || wish.tokens == 64 || wish.tokens == 128,
+          "tokens is not 16, 32, 64 or 128");
+  require(wish.cluster <= 2, "cluster is not 1 or 2");
   const auto plan_with = [&] {
     return plan_w4ax(device.multiprocessors, device.shared_per_block, p.m, p.n, p.k, p.nibbles, p.mixed, wish);
   };

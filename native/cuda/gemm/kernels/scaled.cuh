@@ -20,13 +20,24 @@
 #include "cuda/gemm/kernels/scaled/epilogue.cuh"
 #include "cuda/gemm/kernels/scaled/producer.cuh"
 #include "cuda/gemm/kernels/scaled/products.cuh"
-#include "cuda/gemm/pipeline.cuh"
-#include "cuda/ptx/shared_memory.cuh"
+#include "cuda/gemm/kernels/scaled/rings.cuh"
 #include "cuda/ptx/warps.cuh"
 
 namespace lpq::cuda {
 
 #if LPQ_HAS_WGMMA
+
+// Sums with the bias to y.
+template <int P, bool BF>
+struct ScaledOutputs {
+  const GemmPackedArgs& g;
+  const bool vectors;
+  const int lane;
+  template <int Units, class Sums>
+  __device__ __forceinline__ void store(int row0, int token0, int least, uint32_t staging, const Sums& sums) const {
+    store_tokens<BF, P, Units>(g, vectors, row0, token0, least, staging, lane, sums);
+  }
+};
 
 template <int B, int T, int P, int G, bool Zeros, bool BF, bool Integer>
 __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const ScaledArgs& a, const PackedMaps& maps) {
@@ -37,25 +48,12 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
   const int lane = threadIdx.x & 31, warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0);
   const int per_block = g.groups_per_block;  // groups
   const TmaStage place(g, 0, kWidth * 512 * B, kWidth * per_block, 128);
-  const uint32_t barriers = shared_address(dynamic_shared());
-  const TmaPipeline weights{barriers, barriers + 8 * kMostScaledStages},
-      activations{barriers + 128, barriers + 128 + 8 * kMostScaledSlabs};
-  const uint32_t x_ring = barriers + 1024, ring = x_ring + a.slabs * kSlab;
+  const ScaledRings rings(shared_address(dynamic_shared()));
+  const TmaPipeline &weights = rings.weights, &activations = rings.activations;
+  const uint32_t x_ring = rings.stages(), ring = x_ring + a.slabs * kSlab;
 
   if (threadIdx.x == blockDim.x - 1) prefetch_maps(g, maps);
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < g.stages; ++s) weights.init(s, kWarps);
-    for (int s = 0; s < a.slabs; ++s) activations.init(s, kWarps);
-    if (a.cluster) mbarrier_init(barriers + kScaledSumsFull, 1);
-    fence_mbarrier_init();
-    fence_proxy_async_shared();
-    if (a.cluster)
-      mbarrier_arrive_expect_tx(barriers + kScaledSumsFull,
-                                ScaledShares(T, P, a.cluster).bytes(blockIdx.x % a.cluster, kWarps));
-  }
-  if (threadIdx.x < 32) st_shared(barriers + 896 + 4 * threadIdx.x, 0);
-  __syncthreads();
-  if (a.cluster) cluster_arrive_relaxed();  // other blocks may send once this one's barrier exists
+  rings.init<T, P>(a, g.stages, kWarps);
 
   if (warp >= kWarps) {
     setmaxnreg_dec<kRoomy ? 40 : 24>();
@@ -65,7 +63,7 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
   }
 
   setmaxnreg_inc<kRoomy ? 232 : G == 2 ? 112 : 104>();
-  const uint32_t unknown = ld_shared(barriers + 896 + 4 * lane);
+  const uint32_t unknown = rings.unknown_zero(lane);
   const ScaledCast<B, BF, Integer, Zeros> cast(g, a, unknown);
   const int slot = P == 1 ? (warp >> 3) * 4 + (warp & 3) : warp, first_half = P == 1 ? warp >> 2 & 1 : 0;
   ScaledWalk walk(a, g.k_blocks);
@@ -83,7 +81,15 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
       lane,
       4 / per_block,
       walk};
-  ScaledEpilogue<T, P, G, BF> epilogue{g, a, barriers, lane, warp, slot, first_half, multiplier.sum};
+  using Outputs = ScaledOutputs<P, BF>;
+  ScaledEpilogue<T, P, G, float, GemmPackedArgs, Outputs> epilogue{g,
+                                                                   a,
+                                                                   rings.barriers,
+                                                                   lane,
+                                                                   warp,
+                                                                   slot * kBlockN + 16 * first_half,
+                                                                   multiplier.sum,
+                                                                   Outputs{g, a.vectors != 0, lane}};
   int began = walk.kb;
   while (multiplier.step < walk.steps) {
     if (P == 2 || first_half == 0) multiplier.template multiply_item<0>();

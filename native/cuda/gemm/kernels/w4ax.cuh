@@ -1,6 +1,6 @@
-// y = x Wᵀ for codes of few bits on Hopper's wgmma, 128 of k a step. Rows of weights are the rows of the product, so
+// y = x Wᵀ for codes of few bits on Hopper's wgmma, 128 of k a step, whose sums need scales or more bits inside K
+// (int8.cuh has the others). Rows of weights are the rows of the product, so
 // that a tile has as few tokens as the case wants:
-//  - BytesInt: s8 x s8, 32-bit sums over all of K, hence exact;
 //  - BytesFloat: e4m3 x e4m3; the tensor core keeps about 14 bits of a sum, so every 128 of k are added in fp32 to
 //    registers of their own;
 //  - NibblesInt: 4-bit weights x s8. Nibbles lie as the registers of wgmma's operand A want them and become 16 code by
@@ -25,29 +25,20 @@
 namespace lpq::cuda {
 
 // kFloat: what is multiplied is e4m3; kTurns: of 128 tokens the warpgroups take turns at the tensor core.
-struct BytesInt {
-  static constexpr bool kNibbles = false, kMixed = false, kWhole = true, kFloat = false, kTurns = false;
-  using Sum = int;
-  using Part = int;
-};
 struct BytesFloat {
-  static constexpr bool kNibbles = false, kMixed = false, kWhole = false, kFloat = true, kTurns = false;
-  using Sum = float;
+  static constexpr bool kNibbles = false, kMixed = false, kFloat = true, kTurns = false;
   using Part = float;
 };
 struct NibblesInt {
-  static constexpr bool kNibbles = true, kMixed = false, kWhole = false, kFloat = false, kTurns = true;
-  using Sum = float;
+  static constexpr bool kNibbles = true, kMixed = false, kFloat = false, kTurns = true;
   using Part = int;
 };
 struct NibblesFloat {
-  static constexpr bool kNibbles = true, kMixed = false, kWhole = false, kFloat = true, kTurns = false;
-  using Sum = float;
+  static constexpr bool kNibbles = true, kMixed = false, kFloat = true, kTurns = false;
   using Part = float;
 };
 struct Mixed {
-  static constexpr bool kNibbles = true, kMixed = true, kWhole = false, kFloat = false, kTurns = true;
-  using Sum = float;
+  static constexpr bool kNibbles = true, kMixed = true, kFloat = false, kTurns = true;
   using Part = int;
 };
 
@@ -68,34 +59,16 @@ __device__ __forceinline__ void accumulate(const W4axArgs& a, const W4axRing& ri
                                            PipelineState& state, int length, const W4axWarp& place,
                                            typename W4axStep<Kind, T>::Sums (&sum)[2]) {
   using Step = W4axStep<Kind, T>;
-  int before = -1;
 #pragma unroll 1
   for (int step = 0; step < length; ++step) {
     const uint32_t at = ring.stages + state.stage * Step::kStage.bytes;
     const float unpower = unpower_of<Kind>(a, walk.kb);
     ring.pipeline.consumer_wait(state);
-    if constexpr (Kind::kWhole) {
-      multiply_whole<Kind, T>(sum, at, step == 0, place);
-      wgmma_wait<1>();
-      if (before >= 0) release_w4ax(a, ring, before, place.lane);
-      before = state.stage;
-    } else {
 #pragma unroll
-      for (int pass = 0; pass < 2; pass += Step::kHalves) multiply_parts<Kind, T>(sum, at, pass, unpower, place);
-      release_w4ax(a, ring, state.stage, place.lane);
-    }
+    for (int pass = 0; pass < 2; pass += Step::kHalves) multiply_parts<Kind, T>(sum, at, pass, unpower, place);
+    release_w4ax(a, ring, state.stage, place.lane);
     state.advance(a.stages);
     walk.next(a);
-  }
-  if constexpr (Kind::kWhole) {
-    wgmma_wait<0>();
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-#pragma unroll
-      for (int t = 0; t < T; ++t)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) keep_here(sum[h][t][i]);
-    release_w4ax(a, ring, before, place.lane);
   }
 }
 

@@ -32,10 +32,9 @@ __device__ __forceinline__ RowFactors row_factors(const W4axArgs& a, int row0, i
 // Eight tokens of a warp's 32 rows to y; v: [8 rows][token], as FragmentC has a lane's row and its two columns.
 // `staging`: 512 bytes of the warp's own.
 template <class Kind>
-__device__ __forceinline__ void store_tokens(const W4axArgs& a, int row0, int token0,
-                                             const typename Kind::Sum (&v)[4][2], const RowFactors& f, uint32_t staging,
-                                             int lane) {
-  using Sums = FragmentC<typename Kind::Sum>;
+__device__ __forceinline__ void store_tokens(const W4axArgs& a, int row0, int token0, const float (&v)[4][2],
+                                             const RowFactors& f, uint32_t staging, int lane) {
+  using Sums = FragmentC<float>;
   float x_scale[2] = {1.0f, 1.0f};
   if constexpr (!Kind::kMixed) {
 #pragma unroll
@@ -48,8 +47,7 @@ __device__ __forceinline__ void store_tokens(const W4axArgs& a, int row0, int to
 #pragma unroll
   for (int i = 0; i < 4; ++i)
 #pragma unroll
-    for (int j = 0; j < 2; ++j)
-      out[i][j] = __fadd_rn(__fmul_rn(static_cast<float>(v[i][j]), __fmul_rn(x_scale[j], f.scale[i])), f.bias[i]);
+    for (int j = 0; j < 2; ++j) out[i][j] = __fadd_rn(__fmul_rn(v[i][j], __fmul_rn(x_scale[j], f.scale[i])), f.bias[i]);
   if (a.store == kW4axStoreF32) {
 #pragma unroll
     for (int i = 0; i < 4; ++i)
@@ -82,7 +80,7 @@ __device__ __forceinline__ void store_item(const W4axArgs& a, int item, int rank
   const RowFactors f = row_factors<Kind>(a, row0, place.lane);
 #pragma unroll
   for (int t = 0; t < T; ++t) {
-    typename Kind::Sum v[4][2];
+    float v[4][2];
 #pragma unroll
     for (int h = 0; h < 2; ++h)
 #pragma unroll
@@ -94,24 +92,19 @@ __device__ __forceinline__ void store_item(const W4axArgs& a, int item, int rank
 // A shared item's parts in the workspace: of each block two places, in the first the item that its run begins with. A
 // place has kW4axWarps T units of 32 rows by eight tokens, 1 KiB of sums each.
 template <int T>
-__device__ __forceinline__ int4* part_of(const W4axArgs& a, long long block, int place, int unit, int lane) {
-  return reinterpret_cast<int4*>(a.partial) + ((block * 2 + place) * (kW4axWarps * T) + unit) * 64 + lane;
+__device__ __forceinline__ float4* part_of(const W4axArgs& a, long long block, int place, int unit, int lane) {
+  return reinterpret_cast<float4*>(a.partial) + ((block * 2 + place) * (kW4axWarps * T) + unit) * 64 + lane;
 }
 template <class Kind, int T>
 __device__ __forceinline__ void keep_part(const W4axArgs& a, bool first, const W4axWarp& place,
                                           const typename W4axStep<Kind, T>::Sums (&sum)[2]) {
-  int4* const to = part_of<T>(a, blockIdx.x, first ? 0 : 1, 0, place.lane);
+  float4* const to = part_of<T>(a, blockIdx.x, first ? 0 : 1, 0, place.lane);
 #pragma unroll
   for (int t = 0; t < T; ++t)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const auto& four = sum[h][t];
-      int4 bits;
-      if constexpr (Kind::kWhole) bits = make_int4(four[0], four[1], four[2], four[3]);
-      else
-        bits = make_int4(__float_as_int(four[0]), __float_as_int(four[1]), __float_as_int(four[2]),
-                         __float_as_int(four[3]));
-      __stcg(to + (place.warp * T + t) * 64 + h * 32, bits);
+      __stcg(to + (place.warp * T + t) * 64 + h * 32, make_float4(four[0], four[1], four[2], four[3]));
     }
 }
 
@@ -123,19 +116,16 @@ __device__ __forceinline__ void add_up_parts(const W4axArgs& a, const EvenRuns& 
   const W4axOrigin<T> origin(a, item, unit.rank);
   const int share = unit.number - sharers.from, end = kUnits * (share + 1) / sharers.count();
   for (int u = kUnits * share / sharers.count() + place.warp; u < end; u += kW4axWarps) {
-    typename Kind::Sum v[4][2] = {};
+    float v[4][2] = {};
 #pragma unroll 4
     for (int c = sharers.from; c <= sharers.to; ++c) {
-      const int4* const part = part_of<T>(a, c * a.cluster + unit.rank, runs.part(sharers, c), u, place.lane);
+      const float4* const part = part_of<T>(a, c * a.cluster + unit.rank, runs.part(sharers, c), u, place.lane);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const int4 bits = __ldcg(part + 32 * h);
-        const int four[4] = {bits.x, bits.y, bits.z, bits.w};
+        const float4 more = __ldcg(part + 32 * h);
+        const float four[4] = {more.x, more.y, more.z, more.w};
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          if constexpr (Kind::kWhole) v[row_eight<Kind>(h, i >> 1)][i & 1] += four[i];
-          else v[row_eight<Kind>(h, i >> 1)][i & 1] += __int_as_float(four[i]);
-        }
+        for (int i = 0; i < 4; ++i) v[row_eight<Kind>(h, i >> 1)][i & 1] += four[i];
       }
     }
     const int row0 = origin.row + u / T * 32;

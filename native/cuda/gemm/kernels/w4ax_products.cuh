@@ -31,7 +31,7 @@ struct W4axStep {
   static constexpr bool kTurns = Kind::kTurns && kHalves == 1;
   // Of 128 tokens nibbles take half after half: what is done is added up while the other half multiplies.
   static constexpr int kSplit = kTurns ? 2 : 1, kTiles = T / kSplit, kProducts = kHalves * kSplit;
-  using Sums = WarpgroupD<typename Kind::Sum, T>;
+  using Sums = WarpgroupD<float, T>;
   using Part = WarpgroupD<typename Kind::Part, kTiles>;
 };
 
@@ -73,20 +73,6 @@ __device__ __forceinline__ void load_nibbles(WarpgroupA<8> (&w)[4], uint32_t at,
     widen_nibbles<Kind::kFloat>(q.z, w[2 * v + 1][0], w[2 * v + 1][2]);
     widen_nibbles<Kind::kFloat>(q.w, w[2 * v + 1][1], w[2 * v + 1][3]);
   }
-}
-
-// Sums of all of K that stay in the tensor core.
-template <class Kind, int T>
-__device__ __forceinline__ void multiply_whole(typename W4axStep<Kind, T>::Sums (&sum)[2], uint32_t at, bool first,
-                                               const W4axWarp& place) {
-  const uint64_t x = wgmma_descriptor(at + W4axStep<Kind, T>::kStage.x, 1024),
-                 w = wgmma_descriptor(at + place.group * 16384, 2048);
-  wgmma_fence();
-#pragma unroll
-  for (int h = 0; h < 2; ++h)
-#pragma unroll
-    for (int ks = 0; ks < 4; ++ks) wgmma_k32<T>(sum[h], w + h * 64 + ks * 2, x + ks * 2, !first || ks != 0);
-  wgmma_commit();
 }
 
 // sum += part, times scales where codes have them: of tiles of tokens from t0 on.

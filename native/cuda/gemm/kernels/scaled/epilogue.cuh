@@ -1,8 +1,9 @@
-// What becomes of a warp's sums of scaled.cuh: outputs, and the fixup of items that blocks share.
+// What becomes of a warp's sums of scaled.cuh and int8.cuh: outputs, and the fixup of items that blocks share.
 #pragma once
 #include "cuda/gemm/epilogue.cuh"
-#include "cuda/gemm/kernels/scaled/producer.cuh"
+#include "cuda/gemm/kernels/scaled/walk.cuh"
 #include "cuda/ptx/cluster.cuh"
+#include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/warps.cuh"
 
 namespace lpq::cuda {
@@ -10,23 +11,27 @@ namespace lpq::cuda {
 #if LPQ_HAS_WGMMA
 
 // What becomes of a warp's sums of an item. Of a shared one its blocks add up eights of tokens: all those of the block
-// that begins it (owners), or each a share.
-template <int T, int P, int G, bool BF>
+// that begins it (owners), or each a share. Args: m, n and k_blocks, and the workspace (partial, counters). Outputs:
+// store<Units>(row, token, least, staging, sums) stores so many units of 16 / P tokens (from `least` on) of the warp's
+// 16 P rows; sums(t, p, i) is register i of the p-th 16 rows of the t-th eight of tokens.
+template <int T, int P, int G, class Number, class Args, class Outputs>
 struct ScaledEpilogue {
   static constexpr int kWarps = 8 * G;
   static constexpr int kUnit = 2 / P;  // eights of a unit of ScaledShares
-  const GemmPackedArgs& g;
+  const Args& g;
   const ScaledArgs& a;
   const uint32_t shared;  // where the block's shared memory begins
-  const int lane, warp, slot, half;
-  float (&sum)[P][T][4];
+  const int lane, warp;
+  const int row_at;  // the warp's first row in a strip
+  Number (&sum)[P][T][4];
+  const Outputs outputs;
 
   // `began`, `end`: the block's part of the item along K.
   __device__ __forceinline__ void finish(int item, int began, int end) {
     int block0, token0;
     scaled_place(a, 4 * P * G, 8 * T, item, block0, token0);
-    const int first = first_token(g, a, token0);
-    const bool mine = block0 + slot < g.n_blocks;
+    const int first = first_token(g.m, a, token0), row0 = block0 * kBlockN + row_at;
+    const bool mine = row0 < g.n;
     // The eights from `low` to `high` are this block's to store, whole where nobody shares the item.
     int low = 0, high = T;
     if (end - began != g.k_blocks) {
@@ -34,8 +39,9 @@ struct ScaledEpilogue {
       else fixup(item, began, first, token0, mine, low, high);
     }
     if (!mine) return;
-    if (low == 0 && high == T) store<2>(block0, 0, T, first, token0);
-    else store<1>(block0, low, high, first, token0);
+    constexpr int kAtOnce = T % (2 * kUnit) == 0 ? 2 : 1;
+    if (low == 0 && high == T) store<kAtOnce>(row0, 0, T, first, token0);
+    else store<1>(row0, low, high, first, token0);
   }
 
  private:
@@ -45,13 +51,12 @@ struct ScaledEpilogue {
   }
   // The eights from `low` to `high`, so many units at once.
   template <int Units>
-  __device__ __forceinline__ void store(int block0, int low, int high, int first, int token0) const {
+  __device__ __forceinline__ void store(int row0, int low, int high, int first, int token0) const {
 #pragma unroll
     for (int t = 0; t < T; t += Units * kUnit)
       if (t >= low && t < high && wanted(t, Units * kUnit, first, token0))
-        store_tokens<BF, P, Units>(g, a.vectors, (block0 + slot) * 32 + 16 * half, first + 8 * t, token0,
-                                   shared + a.staging_at + warp * kScaledStaging, lane,
-                                   [&](int u, int p, int i) { return sum[p][t + u][i]; });
+        outputs.template store<Units>(row0, first + 8 * t, token0, shared + a.staging_at + warp * kScaledStaging,
+                                      [&](int u, int p, int i) { return sum[p][t + u][i]; });
   }
   // A block's sums: [warp][eight of tokens][half][lane] float4.
   __device__ __forceinline__ float4* sums_of(int block) const {

@@ -1,0 +1,78 @@
+// Integer products whose sums need no scale inside K (int8.cuh), any number of tokens.
+#include "cuda/gemm/families/int8_plan.h"
+#include "cuda/gemm/families/operands.h"
+#include "cuda/gemm/families/w4ax_problem.h"
+#include "cuda/gemm/tensor_maps.h"
+#include "cuda/launch.h"
+
+namespace lpq::cuda {
+namespace {
+
+uint64_t u64(int64_t v) { return static_cast<uint64_t>(v); }
+uint32_t u32(int64_t v) { return static_cast<uint32_t>(v); }
+
+std::string kernel_of(const Int8Kind& kind, const ScaledForm& form) {
+  return std::string("lpq_gemm_int8_") + kind.name + "_" + form.name();
+}
+const Int8Kind& kind_of(const W4axProblem& p) { return !p.nibbles ? kInt8Bytes : p.factors ? kInt8Groups : kInt8Rows; }
+
+Answer plan_int8(const W4axProblem& p, CudaExec& exec) {
+  if (!p.whole) return "sums of these codes need scales inside K";
+  if (!can_describe_tensors()) return "the driver cannot describe tensors";
+  if (p.wish.shared >= 0) return "it takes no number of shared items";
+  const Int8Kind& kind = kind_of(p);
+  const DeviceFacts& device = exec.device();
+  const auto has = [&](const ScaledForm& form) { return exec.has_kernel(kernel_of(kind, form)); };
+  if (!has(kind.costs.forms[0])) return "there is no kernel of integers";
+  auto cut = choose_int8(device.multiprocessors, device.shared_per_block, kind, p.m, p.n, div_up(p.k, 128), p.wish, has,
+                         [&](const ScaledForm& form, int cluster) {
+                           return exec.resident_clusters(kernel_of(kind, form), scaled_threads(form.pairs),
+                                                         static_cast<unsigned>(device.shared_per_block), cluster);
+                         });
+  require(cut.has_value(), "no tiling of the kernel of integers fits");
+  cut->args.vectors = vector_rows(p.y.raw(), p.n);
+  return Plan{0, cut->nanoseconds / 1000, *cut, exec.rehearsing() ? scaled_cut_in_words(*cut) : ""};
+}
+
+Int8Maps describe(const W4axProblem& p, const ScaledPlan& cut) {
+  const int64_t rows = int64_t{kBlockN} * cut.form.width(), k_blocks = div_up(p.k, 128), pitch = p.x.dim(1);
+  Int8Maps maps{};
+  maps.x = describe_boxes(p.x.raw(), kMap8, {u64(pitch), u64(p.m), 1}, {u64(pitch), u64(pitch * p.m)},
+                          {128, u32(cut.args.rows), 1}, true);
+  if (p.nibbles)
+    maps.weights = describe_boxes(p.w.raw(), kMap64, {128, u64(k_blocks), u64(p.w.dim(0))},
+                                  {1024, u64(k_blocks * 1024)}, {128, 1, u32(rows / 16)}, false);
+  else
+    maps.weights = describe_boxes(p.w.raw(), kMap8, {u64(p.k), u64(p.n), 1}, {u64(p.k), u64(p.k * p.n)},
+                                  {128, u32(rows), 1}, true);
+  if (p.factors) {
+    const int64_t width = p.factors->dim(1);
+    maps.factors = describe_boxes(p.factors->raw(), kMap8, {u64(width), u64(k_blocks), 1},
+                                  {u64(width), u64(width * k_blocks)}, {u32(rows), 1, 1}, false);
+  }
+  return maps;
+}
+
+void launch_int8(const W4axProblem& p, const Plan& plan, CudaExec& exec) {
+  ScaledPlan cut = std::any_cast<const ScaledPlan&>(plan.cut);
+  Int8Args a{};
+  a.y = p.y.raw(), a.x_scales = p.x_scales.data<float>(), a.w_scales = p.w_scales.data<float>(), a.bias = p.bias_data();
+  a.m = static_cast<int>(p.m), a.n = static_cast<int>(p.n), a.k_blocks = static_cast<int>(div_up(p.k, 128));
+  a.stages = cut.stages, a.store = p.store();
+  cut.args.overlap = p.wish.overlap && exec.follows_untouched(p.w) && exec.follows_untouched(p.w_scales) &&
+                     (!p.factors || exec.follows_untouched(*p.factors));
+  std::optional<Scratch> partial;
+  if (cut.args.shared_items > 0 && !cut.args.cluster) {
+    const int64_t sums = int64_t{cut.form.tiles} * cut.form.width() * 1024;  // of a block, in bytes
+    partial.emplace(share_sums(a, cut.args.shared_blocks * sums, 2 * cut.args.shared_items, exec));
+  }
+  exec.launch_clusters(kernel_of(kind_of(p), cut.form), {cut.blocks}, {scaled_threads(cut.form.pairs)}, cut.shared,
+                       std::max(1, cut.args.cluster), cut.args.overlap != 0, a, cut.args, describe(p, cut));
+  exec.wrote(p.y);
+}
+
+}  // namespace
+
+const Family<W4axProblem> kInt8Family{"int8", {.wgmma = true}, plan_int8, launch_int8};
+
+}  // namespace lpq::cuda

@@ -1,0 +1,35 @@
+// What the launcher tells the kernel of integer products (int8.cuh).
+#pragma once
+#include "cuda/gemm/families/packed.h"
+#include "cuda/gemm/families/scaled.h"
+#include "cuda/gemm/families/w4ax.h"
+
+namespace lpq::cuda {
+
+struct Int8Args {
+  void* y;                // [m, n]
+  const float* x_scales;  // [m]
+  const float* w_scales;  // [n]
+  const float* bias;      // [n] or null
+  float* partial;         // a tile a block
+  unsigned* counters;     // two a shared item, 0 before and after
+  int m, n, k_blocks;
+  int stages;  // of the ring of weights
+  int store;   // type of y
+};
+
+// Boxes: x [m, k] bytes, weights [n, k] bytes or [n / 16, k / 128, 1024] packed, factors u8 [k / 128, n].
+struct Int8Maps {
+  TensorMap x, weights, factors;
+};
+
+// A stage of weights, 128 of k of so many rows: factors behind the codes.
+struct Int8Stage {
+  int factors_at, filled, bytes;
+  LPQ_HOST_DEVICE constexpr Int8Stage(int rows, bool nibbles, bool factors)
+      : factors_at(rows * (nibbles ? 64 : 128)),
+        filled(factors_at + (factors ? rows : 0)),
+        bytes((filled + 1023) / 1024 * 1024) {}
+};
+
+}  // namespace lpq::cuda

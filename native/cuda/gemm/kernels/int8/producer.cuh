@@ -1,0 +1,59 @@
+// What brings the steps of int8.cuh: two threads copy by TMA, 128 of k a stage, one weights with their factors, one
+// activations.
+#pragma once
+#include "cuda/gemm/families/int8.h"
+#include "cuda/gemm/kernels/scaled/walk.cuh"
+#include "cuda/gemm/pipeline.cuh"
+#include "cuda/ptx/griddepcontrol.cuh"
+#include "cuda/ptx/tma.cuh"
+
+namespace lpq::cuda {
+
+#if LPQ_HAS_WGMMA
+
+// Weights may come before the operation before has ended, activations may not.
+template <bool Nibbles, bool Factors, int T, int Width>
+__device__ __forceinline__ void produce_int8_weights(const Int8Args& g, const ScaledArgs& a, const Int8Maps& maps,
+                                                     const TmaPipeline& weights, uint32_t ring) {
+  constexpr Int8Stage kStage(Width * kBlockN, Nibbles, Factors);
+  ScaledWalk walk(a, g.k_blocks);
+  int block = 0, token = 0;
+  PipelineState at;
+  for (int step = 0; step < walk.steps; ++step) {
+    if (step == 0 || walk.kb == 0) scaled_place(a, Width, 8 * T, walk.item, block, token);
+    weights.producer_acquire(at);
+    const uint32_t full = weights.producer_commit(at.stage, kStage.filled), to = ring + at.stage * kStage.bytes;
+    if constexpr (Nibbles) tma_load_3d(to, &maps.weights, 0, walk.kb, block * 2, full);
+    else tma_load_3d(to, &maps.weights, walk.kb * 128, block * kBlockN, 0, full);
+    if constexpr (Factors) tma_load_3d(to + kStage.factors_at, &maps.factors, block * kBlockN, walk.kb, 0, full);
+    at.advance(g.stages);
+    if (walk.on()) walk.next_item(a, g.k_blocks);
+  }
+}
+
+template <int T, int Width>
+__device__ __forceinline__ void produce_int8_activations(const Int8Args& g, const ScaledArgs& a, const Int8Maps& maps,
+                                                         const TmaPipeline& activations, uint32_t ring) {
+  ScaledWalk walk(a, g.k_blocks);
+  int block = 0, token = 0;
+  PipelineState at;
+  if (a.overlap) {
+    griddepcontrol_wait();
+    fence_proxy_async();
+    // Not sooner: what ran before the newest operation has ended when the next begins.
+    griddepcontrol_launch_dependents();
+  }
+  for (int step = 0; step < walk.steps; ++step) {
+    if (step == 0 || walk.kb == 0)
+      scaled_place(a, Width, 8 * T, walk.item, block, token), token = first_token(g.m, a, token);
+    activations.producer_acquire(at);
+    const uint32_t full = activations.producer_commit(at.stage, a.rows * 128);
+    tma_load_3d(ring + at.stage * (8 * T * 128), &maps.x, walk.kb * 128, token, 0, full);
+    at.advance(a.slabs);
+    if (walk.on()) walk.next_item(a, g.k_blocks);
+  }
+}
+
+#endif
+
+}  // namespace lpq::cuda
