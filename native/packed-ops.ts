@@ -106,13 +106,11 @@ export const packedOps = {
     bias: Tensor | undefined,
     y: Tensor,
     p: {
-      kernel?: 'int8' | 'wgmma';
+      kernel?: 'act8';
       tokens?: number;
       width?: number;
       blocks?: number;
-      cluster?: number;
       stages?: number;
-      shared?: number;
       reduce?: 'global' | 'cluster';
       overlap?: 0 | 1;
     } = {},

@@ -75,7 +75,9 @@ std::vector<std::string> split(const std::string& text) {
 
 // Of kinds: weights of 4 bits. i8, f8: codes of 8 bits; r4, g4: 4 bits times int8, one scale a row, factors of groups;
 // w4, w4f8: f32 scales of groups, times int8 and e4m3; w4axN: N percent of the activations' blocks of 4 bits.
-bool nibbles_of(const std::string& kind) { return kind[0] == 'w' || kind == "r4" || kind == "g4"; }
+bool nibbles_of(const std::string& kind) {
+  return kind[0] == 'w' || kind.rfind("r4", 0) == 0 || kind.rfind("g4", 0) == 0;
+}
 
 }  // namespace
 
@@ -153,15 +155,16 @@ int main(int argc, char** argv) try {
       json << (json.tellp() > 0 ? ",\n  " : "\n  ") << "{\"k\": " << k << ", \"n\": " << n << ", \"m\": " << m
            << ", \"cublas_fp16_us\": " << fp16 << ", \"cublas_int8_us\": " << int8 << ", \"cublas_fp8_us\": " << fp8
            << ", \"cublas_fp8_fast_us\": " << fast;
-      for (const auto& kind : kinds) {
+      // w4ax75:wgmma names the kernel.
+      for (const auto& named_kind : kinds) {
+        const std::string kind = named_kind.substr(0, named_kind.find(':'));
         const bool nibbles = nibbles_of(kind), of_groups = kind.rfind("w4", 0) == 0;
         const DType dtype = kind == "f8" || kind == "w4f8" ? DType::f8_e4m3 : DType::i8;
         const auto& w = nibbles ? w4 : w8;
         Tensor x = x8;
         x.dtype = dtype;
         std::vector<Call> calls(w.size());
-        // W4Ax: w4ax0, w4ax75, w4ax100: that many of a hundred blocks have activations of 4 bits; w4ax75:wgmma names
-        // the kernel.
+        // W4Ax: w4ax0, w4ax75, w4ax100: that many of a hundred blocks have activations of 4 bits.
         const bool mixed = kind.rfind("w4ax", 0) == 0;
         const int64_t kb = k / 128, fours = mixed ? kb * std::stoi(kind.substr(4)) / 100 : 0, pitch = (m + 3) / 4 * 4;
         Tensor x_8, x_4, x_scales, blocks;
@@ -196,12 +199,12 @@ int main(int argc, char** argv) try {
               [&](int i) { (mixed ? comet : op)(calls[static_cast<size_t>(i) % calls.size()], b.exec); }, replays);
         };
         Params named;
-        if (kind.find(':') != std::string::npos) named.set("kernel", kind.substr(kind.find(':') + 1));
+        if (named_kind != kind) named.set("kernel", named_kind.substr(kind.size() + 1));
         double t = timed(named);
-        json << ", \"" << kind << "_us\": " << t;
+        json << ", \"" << named_kind << "_us\": " << t;
         std::string what = "chosen";
-        if (tune && (kind == "i8" || kind == "r4" || kind == "g4"))
-          for_each_cut("int8", kInt8Cuts, b.exec.device().multiprocessors, n, m,
+        if (tune && kind.rfind("w4ax", 0) != 0 && named_kind == kind)
+          for_each_cut("act8", kAct8Cuts, b.exec.device().multiprocessors, n, m,
                        [&](const std::string& how, const Params& wish) {
                          double other;
                          try {
@@ -210,10 +213,10 @@ int main(int argc, char** argv) try {
                            if (failure.code != "LPQ_NATIVE_ARGUMENT") throw;
                            return;
                          }
-                         json << ", \"" << kind << " " << how << "\": " << other;
+                         json << ", \"" << named_kind << " " << how << "\": " << other;
                          if (other < t) t = other, what = how;
                        });
-        else if (tune)
+        else if (tune && named_kind == kind)
           for (int tokens : {16, 32, 64, 128})
             for (int cluster : {1, 2})
               for (int shared : {0, -1, 100000}) {
@@ -230,8 +233,8 @@ int main(int argc, char** argv) try {
               }
         const double own = dtype == DType::f8_e4m3 ? fast : int8;
         std::printf(" %9.2f %4.2f %4.2f %s", t, fp16 / t, own / t, tune ? what.c_str() : "");
-        logs[kind + " M=" + m_text + " over fp16"].push_back(std::log(fp16 / t));
-        logs[kind + " M=" + m_text + " over its own of cuBLAS"].push_back(std::log(own / t));
+        logs[named_kind + " M=" + m_text + " over fp16"].push_back(std::log(fp16 / t));
+        logs[named_kind + " M=" + m_text + " over its own of cuBLAS"].push_back(std::log(own / t));
       }
       json << "}";
       std::printf("\n");

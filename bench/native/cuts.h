@@ -11,7 +11,7 @@ struct CutForm {
 };
 constexpr CutForm kScaledCuts[] = {{32, 8}, {64, 8},  {96, 8},  {128, 8}, {32, 4}, {64, 4},
                                    {96, 4}, {128, 4}, {160, 4}, {192, 4}, {256, 4}};
-constexpr CutForm kInt8Cuts[] = {{16, 8}, {32, 8}, {64, 8},  {96, 8},  {128, 8}, {16, 4}, {32, 4},
+constexpr CutForm kAct8Cuts[] = {{16, 8}, {32, 8}, {64, 8},  {96, 8},  {128, 8}, {16, 4}, {32, 4},
                                  {64, 4}, {96, 4}, {128, 4}, {160, 4}, {192, 4}, {256, 4}};
 
 // f(name, settings) for each of these forms with every number of blocks that share an item; tiles of few tokens of

@@ -146,29 +146,28 @@ const sparse = [4, 8].map((bits) => ({
 const activations = [
   // Tiles of 8 tokens, pairs of warpgroups.
   ...[
-    ['Int8Bytes', 'i8'],
-    ['Int8Rows', 'r4'],
-    ['Int8Groups', 'g4'],
-  ].map(([source, name]) => ({
-    name: `gemm_int8_${name}`,
-    header: 'cuda/gemm/kernels/int8.cuh',
+    ['Int8Bytes', 'i8', false],
+    ['Fp8Bytes', 'f8', true],
+    ['Int8Rows', 'r4', false],
+    ['Int8Groups', 'g4', false],
+    ['Int8Scaled', 'w4', true],
+    ['Fp8Scaled', 'w4f8', true],
+  ].map(([source, name, promoted]) => ({
+    name: `gemm_act8_${name}`,
+    header: 'cuda/gemm/kernels/act8.cuh',
     needs: 'sm_90a',
     calls: [
-      ...[2, 4, 8, 12, 16].map((tiles) => [tiles, 2]),
-      ...[2, 4, 8, 12, 16, 20, 24, 32].map((tiles) => [tiles, 1]),
-    ].map((form) => call('LPQ_GEMM_INT8', source, name, ...form)),
+      // Sums of 128 of k and those of all of K share the registers.
+      ...(promoted ? [2, 4, 8] : [2, 4, 8, 12, 16]).map((tiles) => [tiles, 2]),
+      ...(promoted ? [2, 4, 8, 12, 16] : [2, 4, 8, 12, 16, 20, 24, 32]).map((tiles) => [tiles, 1]),
+    ].map((form) => call('LPQ_GEMM_ACT8', source, name, ...form)),
   })),
-  ...[
-    ['BytesFloat', 'f8'],
-    ['NibblesInt', 'w4'],
-    ['Mixed', 'w4ax'],
-    ['NibblesFloat', 'w4f8'],
-  ].map(([kind, name]) => ({
-    name: `gemm_act_${name}`,
+  {
+    name: 'gemm_act_w4ax',
     header: 'cuda/gemm/kernels/w4ax.cuh',
     needs: 'sm_90a',
-    calls: [call('LPQ_GEMM_ACT_TILES', kind, name)],
-  })),
+    calls: [2, 4, 8, 16].map((tiles) => call('LPQ_GEMM_W4AX', tiles)),
+  },
   {
     name: 'gemm_few',
     header: 'cuda/gemm/kernels/w4ax_few.cuh',

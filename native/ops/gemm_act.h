@@ -24,7 +24,7 @@ inline void require_rows_of_scales(const Tensor& w_scales, int64_t n) {
 //     x (code factor). A factor that is not of those fails with LPQ_NATIVE_ARGUMENT on the CPU; on CUDA its rows are
 //     wrong
 // On CUDA items that blocks share add the sums of runs of groups; x, w and scales of groups start at multiples of 16
-// bytes. `cluster`: blocks that fetch weights for each other, or add up an item in their shared memory.
+// bytes.
 struct GemmAct : Arguments {
   const Tensor& x = input("x", {i8, f8_e4m3}, {-1, -1});
   const Tensor& y = output("y", kFloats, {x.dim(0), -1});
@@ -36,8 +36,8 @@ struct GemmAct : Arguments {
   const Tensor* group_scales = input_if(two_level, "group_scales", {u8}, {k_blocks, -1});
   bool of_groups = packed && w_scales.rank() == 2;  // f32 scales, one a row and group
   const Tensor* bias = last_input("bias", {f32}, {n});
-  GemmSettings settings = GemmSettings::read(
-      *this, {"tokens", "width", "blocks", "cluster", "stages", "shared", "reduce", "overlap"}, {"int8", "wgmma"});
+  GemmSettings settings =
+      GemmSettings::read(*this, {"tokens", "width", "blocks", "stages", "reduce", "overlap"}, {"act8"});
 
   explicit GemmAct(const Call& call) : Arguments(call, "gemm_act") {
     require_gemm_sizes(m, n, k);

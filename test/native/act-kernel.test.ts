@@ -1,7 +1,7 @@
 import { ALL } from '../sample.js';
 import { testHostProgram } from './host-program.js';
 
-testHostProgram('the kernels of low-bit activations on a simulated device: every kind, late boxes and products', {
+testHostProgram('the kernel of W4Ax on a simulated device: tiles, late boxes and products', {
   sources: ['act-kernel.cpp', 'simulator/simulator.cpp'],
   includes: ['test/native/simulator'],
   options: ALL ? ['-DLPQ_ALL_FORMS'] : [],

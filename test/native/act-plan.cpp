@@ -1,4 +1,4 @@
-// Cuts of products of low-bit activations, at random: every step is done once, and who is waited for comes.
+// Cuts of W4Ax, at random: every step is done once, and who is waited for comes.
 #include <cstdio>
 #include <random>
 #include <vector>
@@ -13,14 +13,13 @@ int main() {
   const auto between = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
   const int tokens[] = {0, 16, 32, 64, 128};
   for (int i = 0; i < 4000; ++i) {
-    const bool nibbles = between(0, 1), mixed = nibbles && between(0, 1);
     const int64_t m = between(0, 3) ? between(1, 300) : between(1, 5000), n = between(1, 9000),
                   k = 128 * between(1, 40);
     lpq::ops::GemmSettings wish;
     wish.tokens = tokens[between(0, 4)], wish.cluster = between(0, 2), wish.stages = between(0, 1) * between(2, 16),
     wish.shared = between(0, 1) ? -1 : between(0, 400);
     const int processors = between(0, 4) ? 132 : between(2, 80);
-    const auto plan = plan_w4ax(processors, 232448, m, n, k, nibbles, mixed, wish);
+    const auto plan = plan_w4ax(processors, 232448, m, n, k, wish);
     const auto wrong = [&](const char* what) {
       ++failures;
       std::printf("%s: m %lld n %lld k %lld, tokens %lld cluster %lld stages %lld shared %lld, %d processors\n", what,

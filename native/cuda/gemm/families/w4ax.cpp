@@ -17,11 +17,14 @@ void gemm_act(Call& call, CudaExec& exec) {
   if (op.of_groups) require_sixteen(op.w_scales, "w_scales");
   if (op.two_level) require_sixteen(*op.group_scales, "group_scales");
   if (op.m == 0 || op.n == 0) return;
-  const char* const kind = op.packed ? (op.integers ? "w4" : "w4f8") : op.integers ? "i8" : "f8";
-  const bool whole = op.integers && !op.of_groups;
-  const Family<W4axProblem> families[] = {kInt8Family, kW4axWgmmaFamily};
-  run_families(W4axProblem{kind, op.packed, false, whole, op.x, op.w, op.x_scales, op.w_scales, op.y, op.group_scales,
-                           op.bias, nullptr, op.m, op.n, op.k, op.settings},
+  const char* const kind = !op.packed      ? op.integers ? "i8" : "f8"
+                           : op.two_level  ? "g4"
+                           : !op.of_groups ? "r4"
+                           : op.integers   ? "w4"
+                                           : "w4f8";
+  const Family<W4axProblem> families[] = {kAct8Family};
+  run_families(W4axProblem{kind, op.packed, op.x, op.w, op.x_scales, op.w_scales, op.y, op.group_scales, op.bias,
+                           nullptr, op.m, op.n, op.k, op.settings},
                families, exec);
 }
 LPQ_CUDA_OP(gemm_act, "gemm_act");
@@ -33,8 +36,8 @@ void gemm_comet(Call& call, CudaExec& exec) {
       require_sixteen(op.w, "w"), require_sixteen(op.w_scales, "w_scales");
   if (op.m == 0 || op.n == 0) return;
   const Family<W4axProblem> families[] = {kW4axFewFamily, kW4axWgmmaFamily, kW4axMmaFamily};
-  run_families(W4axProblem{"w4ax", true, true, false, op.x.x8, op.w, op.x_scales, op.w_scales, op.y, nullptr, op.bias,
-                           &op.x, op.m, op.n, op.x.count * 128, op.settings},
+  run_families(W4axProblem{"w4ax", true, op.x.x8, op.w, op.x_scales, op.w_scales, op.y, nullptr, op.bias, &op.x, op.m,
+                           op.n, op.x.count * 128, op.settings},
                families, exec);
 }
 LPQ_CUDA_OP(gemm_comet, "gemm_comet");

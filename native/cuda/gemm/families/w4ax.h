@@ -1,5 +1,5 @@
-// What the launcher tells the kernels lpq_gemm_act_*: products of weights and activations that are codes of 8 and 4
-// bits.
+// What the launcher tells the kernels lpq_gemm_act_w4ax_*: products of weights of 4 bits and activations that are codes
+// of 8 and 4 bits.
 #pragma once
 #include <cstdint>
 
@@ -14,13 +14,11 @@ constexpr int kW4axThreads = 384;  // two warpgroups that multiply, one that fee
 constexpr int kW4axStoreF16 = 0, kW4axStoreBf16 = 1, kW4axStoreF32 = 2;
 
 struct W4axArgs {
-  void* y;                // [m, n]
-  const float* x_scales;  // [m]; unused where blocks have their own
-  const float* w_scales;  // [n]; unused where groups have their own
-  const float* bias;      // [n] or null
-  const int* blocks;      // W4Ax: for each 128 of k its number among those of 8 bits, or ~ of that among those of 4
-  float* partial;         // two tiles a block
-  unsigned* counters;     // two an item and block of the cluster, 0 before and after
+  void* y;             // [m, n]
+  const float* bias;   // [n] or null
+  const int* blocks;   // for each 128 of k its number among those of 8 bits, or ~ of that among those of 4
+  float* partial;      // two tiles a block
+  unsigned* counters;  // two an item and block of the cluster, 0 before and after
   int m, n, k_blocks;
   int token_tiles;  // groups of `cluster` tiles of 8 T tokens
   int items,
@@ -29,8 +27,8 @@ struct W4axArgs {
   int store, vectors;   // type of y; rows of y start at multiples of 16 bytes
 };
 
-// Boxes: x [m, k] bytes (W4Ax: codes of 8 bits of the blocks that have them), x4 [m, k / 2] of the others, weights [n,
-// k] bytes or [n / 16, k / 128, 1024] packed, w_scales f32 [k / 128, n], x_scales f32 [k / 128, m].
+// Boxes: x [m, k8] bytes of the blocks of 8 bits, x4 [m, k4 / 2] of the others, weights [n / 16, k / 128, 1024] packed,
+// w_scales f32 [k / 128, n], x_scales f32 [k / 128, m].
 struct W4axMaps {
   TensorMap x, x4, weights, w_scales, x_scales;
 };
@@ -39,13 +37,13 @@ struct W4axMaps {
 struct W4axStage {
   int x, raw, w_scales, x_scales, bytes;
 };
-LPQ_HOST_DEVICE constexpr W4axStage w4ax_stage(int tiles, bool nibbles, bool mixed) {
+LPQ_HOST_DEVICE constexpr W4axStage w4ax_stage(int tiles) {
   W4axStage s{};
-  s.x = kW4axRows * (nibbles ? 64 : 128);
+  s.x = kW4axRows * 64;
   s.raw = s.x + tiles * 1024;
-  s.w_scales = s.raw + (mixed ? tiles * 512 : 0);
-  s.x_scales = s.w_scales + (nibbles ? kW4axRows * 4 : 0);
-  s.bytes = (s.x_scales + (mixed ? tiles * 32 : 0) + 1023) / 1024 * 1024;
+  s.w_scales = s.raw + tiles * 512;
+  s.x_scales = s.w_scales + kW4axRows * 4;
+  s.bytes = (s.x_scales + tiles * 32 + 1023) / 1024 * 1024;
   return s;
 }
 

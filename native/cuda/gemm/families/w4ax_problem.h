@@ -8,13 +8,12 @@
 namespace lpq::cuda {
 
 struct W4axProblem {
-  const char* kind;     // of lpq_gemm_act_KIND_mT: f8, i8, w4, w4f8, w4ax
-  bool nibbles, mixed;  // weights of 4 bits; activations of 4 and of 8 (W4Ax)
-  bool whole;           // integers whose sums need no scale inside K
+  const char* kind;  // of lpq_gemm_act8_KIND_FORM, or w4ax
+  bool nibbles;      // weights of 4 bits
   const Tensor &x, &w, &x_scales, &w_scales, &y;
   const Tensor* factors;  // whole ones of groups, or null
   const Tensor* bias;
-  const ops::W4axBlocks* blocks;  // instead of x, where `mixed`
+  const ops::W4axBlocks* blocks;  // instead of x: W4Ax
   int64_t m, n, k;
   ops::GemmSettings wish;
   bool asked() const { return !wish.kernel.empty(); }
@@ -25,6 +24,6 @@ struct W4axProblem {
 };
 
 // kInt8: `whole` ones; kWgmma: all but whole nibbles; the others W4Ax alone.
-extern const Family<W4axProblem> kInt8Family, kW4axFewFamily, kW4axWgmmaFamily, kW4axMmaFamily;
+extern const Family<W4axProblem> kAct8Family, kW4axFewFamily, kW4axWgmmaFamily, kW4axMmaFamily;
 
 }  // namespace lpq::cuda

@@ -1,4 +1,4 @@
-// Codes of 8 and 4 bits by wgmma, any number of tokens (w4ax.cuh).
+// W4Ax by wgmma, any number of tokens (w4ax.cuh).
 #include "cuda/gemm/families/operands.h"
 #include "cuda/gemm/families/w4ax_plan.h"
 #include "cuda/gemm/families/w4ax_problem.h"
@@ -11,26 +11,22 @@ namespace {
 uint64_t u64(int64_t v) { return static_cast<uint64_t>(v); }
 uint32_t u32(int64_t v) { return static_cast<uint32_t>(v); }
 
-std::string kernel_of(const W4axProblem& p, int tiles) {
-  return std::string("lpq_gemm_act_") + p.kind + "_m" + std::to_string(tiles);
-}
+std::string kernel_of(int tiles) { return "lpq_gemm_act_w4ax_m" + std::to_string(tiles); }
 
 Answer plan_wgmma(const W4axProblem& p, CudaExec& exec) {
-  if (p.whole && p.nibbles) return "codes of 4 bits have scales of groups here";
-  if (!can_describe_tensors() || !exec.has_kernel(kernel_of(p, 2)))
-    return "there is no kernel of wgmma for these codes";
+  if (!can_describe_tensors() || !exec.has_kernel(kernel_of(2))) return "there is no kernel of wgmma for W4Ax";
   const DeviceFacts& device = exec.device();
   ops::GemmSettings wish = p.wish;
   require(wish.tokens == 0 || wish.tokens == 16 || wish.tokens == 32 || wish.tokens == 64 || wish.tokens == 128,
           "tokens is not 16, 32, 64 or 128");
   require(wish.cluster <= 2, "cluster is not 1 or 2");
   const auto plan_with = [&] {
-    return plan_w4ax(device.multiprocessors, device.shared_per_block, p.m, p.n, p.k, p.nibbles, p.mixed, wish);
+    return plan_w4ax(device.multiprocessors, device.shared_per_block, p.m, p.n, p.k, wish);
   };
   auto cut = plan_with();
   // Blocks wait for each other's sums, so all must be resident; where a device holds fewer clusters, blocks work alone.
   if (cut && cut->cluster > 1 &&
-      exec.resident_clusters(kernel_of(p, cut->tiles), kW4axThreads, cut->shared_bytes, cut->cluster) * cut->cluster <
+      exec.resident_clusters(kernel_of(cut->tiles), kW4axThreads, cut->shared_bytes, cut->cluster) * cut->cluster <
           cut->blocks) {
     wish.cluster = 1;
     cut = plan_with();
@@ -62,26 +58,19 @@ TensorMap packed_rows(const Tensor& w) {
 
 W4axMaps describe(const W4axProblem& p, int tiles) {
   W4axMaps maps{};
-  if (p.mixed) {
-    // Of a precision that no block has, the other's bytes are described, and never read.
-    const Tensor &x8 = p.blocks->x8, &x4 = p.blocks->x4;
-    maps.x = byte_rows(x8.dim(1) ? x8 : x4, p.m, 128, 8 * tiles, true);
-    maps.x4 = byte_rows(x4.dim(1) ? x4 : x8, p.m, 64, 8 * tiles, false);
-    maps.x_scales = float_rows(p.x_scales, 8 * tiles);
-  } else {
-    maps.x = byte_rows(p.x, p.m, 128, 8 * tiles, true);
-  }
-  if (p.nibbles) maps.weights = packed_rows(p.w), maps.w_scales = float_rows(p.w_scales, kW4axRows);
-  else maps.weights = byte_rows(p.w, p.n, 128, 128, true);
+  // Of a precision that no block has, the other's bytes are described, and never read.
+  const Tensor &x8 = p.blocks->x8, &x4 = p.blocks->x4;
+  maps.x = byte_rows(x8.dim(1) ? x8 : x4, p.m, 128, 8 * tiles, true);
+  maps.x4 = byte_rows(x4.dim(1) ? x4 : x8, p.m, 64, 8 * tiles, false);
+  maps.x_scales = float_rows(p.x_scales, 8 * tiles);
+  maps.weights = packed_rows(p.w), maps.w_scales = float_rows(p.w_scales, kW4axRows);
   return maps;
 }
 
 void launch_wgmma(const W4axProblem& p, const Plan& plan, CudaExec& exec) {
   const W4axPlan& cut = std::any_cast<const W4axPlan&>(plan.cut);
   W4axArgs a{};
-  if (!p.mixed) a.x_scales = p.x_scales.data<float>();
-  else a.blocks = p.blocks->blocks.data<int32_t>();
-  if (!p.nibbles) a.w_scales = p.w_scales.data<float>();
+  a.blocks = p.blocks->blocks.data<int32_t>();
   a.bias = p.bias_data();
   a.y = p.y.raw();
   a.m = static_cast<int>(p.m), a.n = static_cast<int>(p.n), a.k_blocks = static_cast<int>(div_up(p.k, 128));
@@ -93,7 +82,7 @@ void launch_wgmma(const W4axProblem& p, const Plan& plan, CudaExec& exec) {
   if (cut.shared > 0) {
     partial.emplace(share_sums(a, int64_t{16} * cut.blocks * cut.tiles * 1024, 2 * cut.shared * cut.cluster, exec));
   }
-  exec.launch_clusters(kernel_of(p, cut.tiles), {cut.blocks}, {kW4axThreads}, cut.shared_bytes, cut.cluster, false, a,
+  exec.launch_clusters(kernel_of(cut.tiles), {cut.blocks}, {kW4axThreads}, cut.shared_bytes, cut.cluster, false, a,
                        describe(p, cut.tiles));
 }
 

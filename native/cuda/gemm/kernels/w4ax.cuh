@@ -1,14 +1,8 @@
-// y = x Wᵀ for codes of few bits on Hopper's wgmma, 128 of k a step, whose sums need scales or more bits inside K
-// (int8.cuh has the others). Rows of weights are the rows of the product, so
-// that a tile has as few tokens as the case wants:
-//  - BytesFloat: e4m3 x e4m3; the tensor core keeps about 14 bits of a sum, so every 128 of k are added in fp32 to
-//    registers of their own;
-//  - NibblesInt: 4-bit weights x s8. Nibbles lie as the registers of wgmma's operand A want them and become 16 code by
-//    one AND, after a shift for half of them. Sums of 128 of k are exact, scaled by group in fp32;
-//  - NibblesFloat: 4-bit weights x e4m3, in which they are exact; sums of 128 of k as BytesFloat's, scaled by group in
-//    fp32;
-//  - Mixed (W4Ax): the same with activations of 8 or 4 bits by blocks of 128 channels and a scale a token and block.
-//    Activations of 4 bits are copied as they are and widened in shared memory by the warps that feed.
+// W4Ax on Hopper's wgmma: y = x Wᵀ of 4-bit weights with a scale a row and group of 128, and activations of 8 or 4 bits
+// by blocks of 128 channels with a scale a token and block, 128 of k a step. Rows of weights are the rows of the
+// product, so that a tile has as few tokens as the case wants. Nibbles lie as the registers of wgmma's operand A want
+// them and become 16 code by one AND, after a shift for half of them. Sums of 128 of k are exact, scaled in fp32.
+// Activations of 4 bits are copied as they are and widened in shared memory by the warps that feed.
 // One thread feeds the pipeline by TMA; blocks of a cluster have one strip of weights, each fetching half of it for
 // both. Items beyond whole rounds are stream-K: equal runs of steps, whose sums go through the workspace in the order
 // of K.
@@ -24,24 +18,6 @@
 
 namespace lpq::cuda {
 
-// kFloat: what is multiplied is e4m3; kTurns: of 128 tokens the warpgroups take turns at the tensor core.
-struct BytesFloat {
-  static constexpr bool kNibbles = false, kMixed = false, kFloat = true, kTurns = false;
-  using Part = float;
-};
-struct NibblesInt {
-  static constexpr bool kNibbles = true, kMixed = false, kFloat = false, kTurns = true;
-  using Part = int;
-};
-struct NibblesFloat {
-  static constexpr bool kNibbles = true, kMixed = false, kFloat = true, kTurns = false;
-  using Part = float;
-};
-struct Mixed {
-  static constexpr bool kNibbles = true, kMixed = true, kFloat = false, kTurns = true;
-  using Part = int;
-};
-
 #if LPQ_HAS_WGMMA
 
 // A warp is done with a stage, in both blocks where one fetched for both.
@@ -54,28 +30,28 @@ __device__ __forceinline__ void release_w4ax(const W4axArgs& a, const W4axRing& 
 }
 
 // The main loop: `length` steps of an item, from where `walk` stands.
-template <class Kind, int T>
+template <int T>
 __device__ __forceinline__ void accumulate(const W4axArgs& a, const W4axRing& ring, W4axWalk& walk,
                                            PipelineState& state, int length, const W4axWarp& place,
-                                           typename W4axStep<Kind, T>::Sums (&sum)[2]) {
-  using Step = W4axStep<Kind, T>;
+                                           typename W4axStep<T>::Sums (&sum)[2]) {
+  using Step = W4axStep<T>;
 #pragma unroll 1
   for (int step = 0; step < length; ++step) {
     const uint32_t at = ring.stages + state.stage * Step::kStage.bytes;
-    const float unpower = unpower_of<Kind>(a, walk.kb);
+    const float unpower = unpower_of(a, walk.kb);
     ring.pipeline.consumer_wait(state);
 #pragma unroll
-    for (int pass = 0; pass < 2; pass += Step::kHalves) multiply_parts<Kind, T>(sum, at, pass, unpower, place);
+    for (int pass = 0; pass < 2; pass += Step::kHalves) multiply_parts<T>(sum, at, pass, unpower, place);
     release_w4ax(a, ring, state.stage, place.lane);
     state.advance(a.stages);
     walk.next(a);
   }
 }
 
-template <class Kind, int T>
+template <int T>
 __device__ __forceinline__ void consume_w4ax(const W4axArgs& a, const W4axRing& ring, const W4axUnit& unit,
                                              const W4axWarp& place) {
-  using Step = W4axStep<Kind, T>;
+  using Step = W4axStep<T>;
   const uint32_t staging = ring.stages + a.stages * Step::kStage.bytes + place.warp * 512;
   const bool leader = threadIdx.x == 0;
   const auto sync = [] { bar_sync(1, 32 * kW4axWarps); };
@@ -89,37 +65,37 @@ __device__ __forceinline__ void consume_w4ax(const W4axArgs& a, const W4axRing& 
     const int item = walk.item, length = walk.left > 0 ? min(walk.left, a.k_blocks - walk.kb) : a.k_blocks;
     to_go -= length;
     typename Step::Sums sum[2] = {};
-    accumulate<Kind, T>(a, ring, walk, state, length, place, sum);
+    accumulate<T>(a, ring, walk, state, length, place, sum);
     if (length == a.k_blocks) {
-      store_item<Kind, T>(a, item, unit.rank, place, sum, staging);
+      store_item<T>(a, item, unit.rank, place, sum, staging);
     } else {
-      keep_part<Kind, T>(a, item == first / a.k_blocks, place, sum);
+      keep_part<T>(a, item == first / a.k_blocks, place, sum);
       publish_part(counter_of(item), leader, sync);
     }
   }
   if (Step::kTurns && place.group == 0) bar_sync(2, 32 * kW4axWarps);  // the other's last pass
   const EvenRuns runs(a.shared, a.k_blocks, unit.count);
   fixup_together(runs, first, last, leader, counter_of, sync, [&](int item, const TileSharers& sharers) {
-    add_up_parts<Kind, T>(a, runs, sharers, item, unit, place, staging);
+    add_up_parts<T>(a, runs, sharers, item, unit, place, staging);
   });
 }
 
-template <class Kind, int T>
+template <int T>
 __device__ __forceinline__ void gemm_w4ax(const W4axArgs& a, const W4axMaps& maps) {
   const int lane = threadIdx.x & 31, warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0);
   const W4axUnit unit(a);
   const W4axRing ring(shared_address(dynamic_shared()));
-  if (threadIdx.x == 0) ring.init<Kind>(a);
+  if (threadIdx.x == 0) ring.init(a);
   __syncthreads();
   if (a.cluster == 2) cluster_sync();
   if (warp < kW4axWarps) {
     setmaxnreg_inc<232>();
-    consume_w4ax<Kind, T>(a, ring, unit, W4axWarp(lane, warp));
+    consume_w4ax<T>(a, ring, unit, W4axWarp(lane, warp));
   } else {
     setmaxnreg_dec<40>();
     if (warp == kW4axWarps) {
-      if (lane == 0) produce_w4ax<Kind, T>(a, maps, ring, unit);
-    } else if constexpr (Kind::kMixed) {
+      if (lane == 0) produce_w4ax<T>(a, maps, ring, unit);
+    } else {
       widen_w4ax<T>(a, ring, unit);
     }
   }
@@ -131,10 +107,8 @@ __device__ __forceinline__ void gemm_w4ax(const W4axArgs& a, const W4axMaps& map
 }  // namespace lpq::cuda
 
 // Compiled for sm_90a alone (scripts/build-cuda.mjs): elsewhere there would be kernels that do nothing.
-#define LPQ_GEMM_ACT(kind, name, tiles)                                                                         \
-  extern "C" __global__ void __launch_bounds__(lpq::cuda::kW4axThreads, 1)                                      \
-      lpq_gemm_act_##name##_m##tiles(lpq::cuda::W4axArgs a, const __grid_constant__ lpq::cuda::W4axMaps maps) { \
-    lpq::cuda::gemm_w4ax<lpq::cuda::kind, tiles>(a, maps);                                                      \
+#define LPQ_GEMM_W4AX(tiles)                                                                                \
+  extern "C" __global__ void __launch_bounds__(lpq::cuda::kW4axThreads, 1)                                  \
+      lpq_gemm_act_w4ax_m##tiles(lpq::cuda::W4axArgs a, const __grid_constant__ lpq::cuda::W4axMaps maps) { \
+    lpq::cuda::gemm_w4ax<tiles>(a, maps);                                                                   \
   }
-#define LPQ_GEMM_ACT_TILES(kind, name) \
-  LPQ_GEMM_ACT(kind, name, 2) LPQ_GEMM_ACT(kind, name, 4) LPQ_GEMM_ACT(kind, name, 8) LPQ_GEMM_ACT(kind, name, 16)

@@ -13,41 +13,27 @@ namespace lpq::cuda {
 #if LPQ_HAS_WGMMA
 
 // Of a lane's four rows, 8 apart.
-struct RowFactors {
-  float scale[4], bias[4];
-};
-template <class Kind>
-__device__ __forceinline__ RowFactors row_factors(const W4axArgs& a, int row0, int lane) {
-  using Sums = FragmentC<float>;
-  RowFactors f;
+struct RowBias {
+  float of[4];
+  __device__ __forceinline__ RowBias(const W4axArgs& a, int row0, int lane) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int n = row0 + 8 * i + Sums::row(lane);
-    f.scale[i] = !Kind::kNibbles && n < a.n ? __ldg(a.w_scales + n) : 1.0f;
-    f.bias[i] = a.bias && n < a.n ? __ldg(a.bias + n) : 0.0f;
+    for (int i = 0; i < 4; ++i) {
+      const int n = row0 + 8 * i + FragmentC<float>::row(lane);
+      of[i] = a.bias && n < a.n ? __ldg(a.bias + n) : 0.0f;
+    }
   }
-  return f;
-}
+};
 
 // Eight tokens of a warp's 32 rows to y; v: [8 rows][token], as FragmentC has a lane's row and its two columns.
 // `staging`: 512 bytes of the warp's own.
-template <class Kind>
 __device__ __forceinline__ void store_tokens(const W4axArgs& a, int row0, int token0, const float (&v)[4][2],
-                                             const RowFactors& f, uint32_t staging, int lane) {
+                                             const RowBias& bias, uint32_t staging, int lane) {
   using Sums = FragmentC<float>;
-  float x_scale[2] = {1.0f, 1.0f};
-  if constexpr (!Kind::kMixed) {
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      const int m = token0 + Sums::column(lane, j);
-      if (m < a.m) x_scale[j] = __ldg(a.x_scales + m);
-    }
-  }
   float out[4][2];
 #pragma unroll
   for (int i = 0; i < 4; ++i)
 #pragma unroll
-    for (int j = 0; j < 2; ++j) out[i][j] = __fadd_rn(__fmul_rn(v[i][j], __fmul_rn(x_scale[j], f.scale[i])), f.bias[i]);
+    for (int j = 0; j < 2; ++j) out[i][j] = __fadd_rn(v[i][j], bias.of[i]);
   if (a.store == kW4axStoreF32) {
 #pragma unroll
     for (int i = 0; i < 4; ++i)
@@ -72,20 +58,20 @@ struct W4axOrigin {
       : row(item / a.token_tiles * kW4axRows), token((item % a.token_tiles * a.cluster + rank) * 8 * T) {}
 };
 
-template <class Kind, int T>
+template <int T>
 __device__ __forceinline__ void store_item(const W4axArgs& a, int item, int rank, const W4axWarp& place,
-                                           const typename W4axStep<Kind, T>::Sums (&sum)[2], uint32_t staging) {
+                                           const typename W4axStep<T>::Sums (&sum)[2], uint32_t staging) {
   const W4axOrigin<T> origin(a, item, rank);
   const int row0 = origin.row + place.warp * 32;
-  const RowFactors f = row_factors<Kind>(a, row0, place.lane);
+  const RowBias bias(a, row0, place.lane);
 #pragma unroll
   for (int t = 0; t < T; ++t) {
     float v[4][2];
 #pragma unroll
     for (int h = 0; h < 2; ++h)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) v[row_eight<Kind>(h, i >> 1)][i & 1] = sum[h][t][i];
-    store_tokens<Kind>(a, row0, origin.token + 8 * t, v, f, staging, place.lane);
+      for (int i = 0; i < 4; ++i) v[row_eight(h, i >> 1)][i & 1] = sum[h][t][i];
+    store_tokens(a, row0, origin.token + 8 * t, v, bias, staging, place.lane);
   }
 }
 
@@ -95,9 +81,9 @@ template <int T>
 __device__ __forceinline__ float4* part_of(const W4axArgs& a, long long block, int place, int unit, int lane) {
   return reinterpret_cast<float4*>(a.partial) + ((block * 2 + place) * (kW4axWarps * T) + unit) * 64 + lane;
 }
-template <class Kind, int T>
+template <int T>
 __device__ __forceinline__ void keep_part(const W4axArgs& a, bool first, const W4axWarp& place,
-                                          const typename W4axStep<Kind, T>::Sums (&sum)[2]) {
+                                          const typename W4axStep<T>::Sums (&sum)[2]) {
   float4* const to = part_of<T>(a, blockIdx.x, first ? 0 : 1, 0, place.lane);
 #pragma unroll
   for (int t = 0; t < T; ++t)
@@ -109,7 +95,7 @@ __device__ __forceinline__ void keep_part(const W4axArgs& a, bool first, const W
 }
 
 // A sharer's share of a shared item: the parts of all, added in the order of K.
-template <class Kind, int T>
+template <int T>
 __device__ __forceinline__ void add_up_parts(const W4axArgs& a, const EvenRuns& runs, const TileSharers& sharers,
                                              int item, const W4axUnit& unit, const W4axWarp& place, uint32_t staging) {
   constexpr int kUnits = kW4axWarps * T;
@@ -125,12 +111,11 @@ __device__ __forceinline__ void add_up_parts(const W4axArgs& a, const EvenRuns& 
         const float4 more = __ldcg(part + 32 * h);
         const float four[4] = {more.x, more.y, more.z, more.w};
 #pragma unroll
-        for (int i = 0; i < 4; ++i) v[row_eight<Kind>(h, i >> 1)][i & 1] += four[i];
+        for (int i = 0; i < 4; ++i) v[row_eight(h, i >> 1)][i & 1] += four[i];
       }
     }
     const int row0 = origin.row + u / T * 32;
-    store_tokens<Kind>(a, row0, origin.token + 8 * (u % T), v, row_factors<Kind>(a, row0, place.lane), staging,
-                       place.lane);
+    store_tokens(a, row0, origin.token + 8 * (u % T), v, RowBias(a, row0, place.lane), staging, place.lane);
   }
 }
 

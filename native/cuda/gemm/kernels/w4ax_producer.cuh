@@ -1,5 +1,5 @@
-// What brings a stage of w4ax.cuh: one thread copies by TMA, and for W4Ax the other warps that feed widen activations
-// of 4 bits.
+// What brings a stage of w4ax.cuh: one thread copies by TMA, and the other warps that feed widen activations of
+// 4 bits.
 #pragma once
 #include "cuda/gemm/families/w4ax.h"
 #include "cuda/gemm/pipeline.cuh"
@@ -30,12 +30,11 @@ struct W4axRing {
   uint32_t raw, stages;
   __device__ __forceinline__ explicit W4axRing(uint32_t at)
       : pipeline{at, at + 8 * kW4axStages}, raw(at + 16 * kW4axStages), stages(at + 1024) {}
-  template <class Kind>
   __device__ __forceinline__ void init(const W4axArgs& a) const {
     for (int s = 0; s < a.stages; ++s) {
-      mbarrier_init(pipeline.full + 8 * s, Kind::kMixed ? 4 : 1);
+      mbarrier_init(pipeline.full + 8 * s, 4);
       mbarrier_init(pipeline.empty + 8 * s, kW4axWarps * a.cluster);
-      if constexpr (Kind::kMixed) mbarrier_init(raw + 8 * s, 1);
+      mbarrier_init(raw + 8 * s, 1);
     }
     fence_mbarrier_init();
     fence_proxy_async_shared();
@@ -43,55 +42,46 @@ struct W4axRing {
 };
 
 // The weights of a strip and block of k, in two boxes of 128 rows. Blocks of a cluster fetch one each, for both.
-template <class Kind>
 __device__ __forceinline__ void fetch_weights(const W4axArgs& a, const W4axMaps& maps, uint32_t at, int strip, int kb,
                                               int rank, uint32_t barrier) {
-  constexpr int kBox = kW4axRows / 2 * (Kind::kNibbles ? 64 : 128);
-  const int x = Kind::kNibbles ? 0 : kb * 128;
-  const auto y = [&](int box) { return Kind::kNibbles ? kb : strip * kW4axRows + box * 128; };
-  const auto z = [&](int box) { return Kind::kNibbles ? strip * 16 + box * 8 : 0; };
+  constexpr int kBox = kW4axRows / 2 * 64;
+  const auto z = [&](int box) { return strip * 16 + box * 8; };
   if (a.cluster == 2) {
-    tma_load_3d_multicast(at + rank * kBox, &maps.weights, x, y(rank), z(rank), barrier);
+    tma_load_3d_multicast(at + rank * kBox, &maps.weights, 0, kb, z(rank), barrier);
   } else {
     for (int box = 0; box < 2; ++box) {
-      if (a.token_tiles == 1) tma_load_3d_evict_first(at + box * kBox, &maps.weights, x, y(box), z(box), barrier);
-      else tma_load_3d(at + box * kBox, &maps.weights, x, y(box), z(box), barrier);
+      if (a.token_tiles == 1) tma_load_3d_evict_first(at + box * kBox, &maps.weights, 0, kb, z(box), barrier);
+      else tma_load_3d(at + box * kBox, &maps.weights, 0, kb, z(box), barrier);
     }
   }
 }
 
-template <class Kind, int T>
+template <int T>
 __device__ __forceinline__ void produce_w4ax(const W4axArgs& a, const W4axMaps& maps, const W4axRing& ring,
                                              const W4axUnit& unit) {
-  constexpr W4axStage kStage = w4ax_stage(T, Kind::kNibbles, Kind::kMixed);
+  constexpr W4axStage kStage = w4ax_stage(T);
   W4axWalk walk(a, unit.number, unit.count);
   PipelineState state;
   for (int step = 0; step < walk.steps; ++step) {
     ring.pipeline.producer_acquire(state);
     const uint32_t at = ring.stages + state.stage * kStage.bytes;
     const int strip = walk.item / a.token_tiles, token0 = (walk.item % a.token_tiles * a.cluster + unit.rank) * 8 * T;
-    int block = walk.kb;
-    bool four = false;
-    if constexpr (Kind::kMixed) {
-      block = __ldg(a.blocks + walk.kb);
-      four = block < 0;
-      if (four) block = ~block;
-      const uint32_t raw = ring.raw + 8 * state.stage;
-      if (four) {
-        mbarrier_arrive_expect_tx(raw, T * 512);
-        tma_load_3d(at + kStage.raw, &maps.x4, block * 64, token0, 0, raw);
-      } else {
-        mbarrier_arrive(raw);
-      }
+    int block = __ldg(a.blocks + walk.kb);
+    const bool four = block < 0;
+    if (four) block = ~block;
+    const uint32_t raw = ring.raw + 8 * state.stage;
+    if (four) {
+      mbarrier_arrive_expect_tx(raw, T * 512);
+      tma_load_3d(at + kStage.raw, &maps.x4, block * 64, token0, 0, raw);
+    } else {
+      mbarrier_arrive(raw);
     }
-    const uint32_t barrier = ring.pipeline.producer_commit(
-        state.stage,
-        kStage.x + (four ? 0 : T * 1024) + (Kind::kNibbles ? kW4axRows * 4 : 0) + (Kind::kMixed ? T * 32 : 0));
+    const uint32_t barrier =
+        ring.pipeline.producer_commit(state.stage, kStage.x + (four ? 0 : T * 1024) + kW4axRows * 4 + T * 32);
     if (!four) tma_load_3d(at + kStage.x, &maps.x, block * 128, token0, 0, barrier);
-    fetch_weights<Kind>(a, maps, at, strip, walk.kb, unit.rank, barrier);
-    if constexpr (Kind::kNibbles)
-      tma_load_3d(at + kStage.w_scales, &maps.w_scales, strip * (kW4axRows / 2), walk.kb, 0, barrier);
-    if constexpr (Kind::kMixed) tma_load_3d(at + kStage.x_scales, &maps.x_scales, token0 / 2, walk.kb, 0, barrier);
+    fetch_weights(a, maps, at, strip, walk.kb, unit.rank, barrier);
+    tma_load_3d(at + kStage.w_scales, &maps.w_scales, strip * (kW4axRows / 2), walk.kb, 0, barrier);
+    tma_load_3d(at + kStage.x_scales, &maps.x_scales, token0 / 2, walk.kb, 0, barrier);
     walk.next(a);
     state.advance(a.stages);
   }
@@ -101,7 +91,7 @@ __device__ __forceinline__ void produce_w4ax(const W4axArgs& a, const W4axMaps& 
 // code. By three warps.
 template <int T>
 __device__ __forceinline__ void widen_w4ax(const W4axArgs& a, const W4axRing& ring, const W4axUnit& unit) {
-  constexpr W4axStage kStage = w4ax_stage(T, true, true);
+  constexpr W4axStage kStage = w4ax_stage(T);
   constexpr int kFirst = 32 * (kW4axWarps + 1), kThreads = kW4axThreads - kFirst;
   W4axWalk walk(a, unit.number, unit.count);
   PipelineState state;

@@ -1,4 +1,4 @@
-// What becomes of a warp's sums of scaled.cuh and int8.cuh: outputs, and the fixup of items that blocks share.
+// What becomes of a warp's sums of scaled.cuh and act8.cuh: outputs, and the fixup of items that blocks share.
 #pragma once
 #include "cuda/gemm/epilogue.cuh"
 #include "cuda/gemm/kernels/scaled/walk.cuh"

@@ -1,4 +1,4 @@
-// The two rings of scaled.cuh and int8.cuh, and how a block begins.
+// The two rings of scaled.cuh and act8.cuh, and how a block begins.
 #pragma once
 #include "cuda/gemm/families/scaled.h"
 #include "cuda/gemm/pipeline.cuh"

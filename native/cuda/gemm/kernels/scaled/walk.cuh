@@ -1,4 +1,4 @@
-// Which steps a block of scaled.cuh or int8.cuh does, and where its items lie.
+// Which steps a block of scaled.cuh or act8.cuh does, and where its items lie.
 #pragma once
 #include "cuda/gemm/families/scaled.h"
 #include "cuda/gemm/stream_k.cuh"

@@ -1,7 +1,7 @@
-// What brings the steps of int8.cuh: two threads copy by TMA, 128 of k a stage, one weights with their factors, one
+// What brings the steps of act8.cuh: two threads copy by TMA, 128 of k a stage, one weights with their factors, one
 // activations.
 #pragma once
-#include "cuda/gemm/families/int8.h"
+#include "cuda/gemm/families/act8.h"
 #include "cuda/gemm/kernels/scaled/walk.cuh"
 #include "cuda/gemm/pipeline.cuh"
 #include "cuda/ptx/griddepcontrol.cuh"
@@ -12,10 +12,10 @@ namespace lpq::cuda {
 #if LPQ_HAS_WGMMA
 
 // Weights may come before the operation before has ended, activations may not.
-template <bool Nibbles, bool Factors, int T, int Width>
-__device__ __forceinline__ void produce_int8_weights(const Int8Args& g, const ScaledArgs& a, const Int8Maps& maps,
+template <bool Nibbles, int FactorBytes, int T, int Width>
+__device__ __forceinline__ void produce_act8_weights(const Act8Args& g, const ScaledArgs& a, const Act8Maps& maps,
                                                      const TmaPipeline& weights, uint32_t ring) {
-  constexpr Int8Stage kStage(Width * kBlockN, Nibbles, Factors);
+  constexpr Act8Stage kStage(Width * kBlockN, Nibbles, FactorBytes);
   ScaledWalk walk(a, g.k_blocks);
   int block = 0, token = 0;
   PipelineState at;
@@ -25,14 +25,17 @@ __device__ __forceinline__ void produce_int8_weights(const Int8Args& g, const Sc
     const uint32_t full = weights.producer_commit(at.stage, kStage.filled), to = ring + at.stage * kStage.bytes;
     if constexpr (Nibbles) tma_load_3d(to, &maps.weights, 0, walk.kb, block * 2, full);
     else tma_load_3d(to, &maps.weights, walk.kb * 128, block * kBlockN, 0, full);
-    if constexpr (Factors) tma_load_3d(to + kStage.factors_at, &maps.factors, block * kBlockN, walk.kb, 0, full);
+    // Boxes of f32 are counted in eights of bytes.
+    if constexpr (FactorBytes > 0)
+      tma_load_3d(to + kStage.factors_at, &maps.factors, block * kBlockN / (FactorBytes == 4 ? 2 : 1), walk.kb, 0,
+                  full);
     at.advance(g.stages);
     if (walk.on()) walk.next_item(a, g.k_blocks);
   }
 }
 
 template <int T, int Width>
-__device__ __forceinline__ void produce_int8_activations(const Int8Args& g, const ScaledArgs& a, const Int8Maps& maps,
+__device__ __forceinline__ void produce_act8_activations(const Act8Args& g, const ScaledArgs& a, const Act8Maps& maps,
                                                          const TmaPipeline& activations, uint32_t ring) {
   ScaledWalk walk(a, g.k_blocks);
   int block = 0, token = 0;

@@ -1,4 +1,4 @@
-// What the launcher tells the kernel of integer products (int8.cuh).
+// What the launcher tells the kernel of products with activations of 8 bits (act8.cuh).
 #pragma once
 #include "cuda/gemm/families/packed.h"
 #include "cuda/gemm/families/scaled.h"
@@ -6,10 +6,10 @@
 
 namespace lpq::cuda {
 
-struct Int8Args {
+struct Act8Args {
   void* y;                // [m, n]
   const float* x_scales;  // [m]
-  const float* w_scales;  // [n]
+  const float* w_scales;  // [n]; unused where groups have their own
   const float* bias;      // [n] or null
   float* partial;         // a tile a block
   unsigned* counters;     // two a shared item, 0 before and after
@@ -18,17 +18,17 @@ struct Int8Args {
   int store;   // type of y
 };
 
-// Boxes: x [m, k] bytes, weights [n, k] bytes or [n / 16, k / 128, 1024] packed, factors u8 [k / 128, n].
-struct Int8Maps {
+// Boxes: x [m, k] bytes, weights [n, k] bytes or [n / 16, k / 128, 1024] packed, factors u8 or f32 [k / 128, n].
+struct Act8Maps {
   TensorMap x, weights, factors;
 };
 
-// A stage of weights, 128 of k of so many rows: factors behind the codes.
-struct Int8Stage {
+// A stage of weights, 128 of k of so many rows: factors of the group, so many bytes a row, behind the codes.
+struct Act8Stage {
   int factors_at, filled, bytes;
-  LPQ_HOST_DEVICE constexpr Int8Stage(int rows, bool nibbles, bool factors)
+  LPQ_HOST_DEVICE constexpr Act8Stage(int rows, bool nibbles, int factor_bytes)
       : factors_at(rows * (nibbles ? 64 : 128)),
-        filled(factors_at + (factors ? rows : 0)),
+        filled(factors_at + rows * factor_bytes),
         bytes((filled + 1023) / 1024 * 1024) {}
 };
 

@@ -9,8 +9,8 @@
 //    high) of 32 k number 2 v + i / 2: the same n and k.
 // Sums: (lane, [t][reg]) -> row lane / 4 + 8 (reg / 2), token 8 t + 2 (lane % 4) + reg % 2.
 #pragma once
-#include "cuda/gemm/kernels/int8/producer.cuh"
-#include "cuda/gemm/kernels/int8/products.cuh"
+#include "cuda/gemm/kernels/act8/producer.cuh"
+#include "cuda/gemm/kernels/act8/products.cuh"
 #include "cuda/gemm/kernels/scaled/epilogue.cuh"
 #include "cuda/gemm/kernels/scaled/rings.cuh"
 #include "cuda/ptx/tma.cuh"
@@ -22,8 +22,8 @@ namespace lpq::cuda {
 
 // Sums times the scales of row and token, with the bias, to y.
 template <class Source>
-struct Int8Outputs {
-  const Int8Args& g;
+struct Act8Outputs {
+  const Act8Args& g;
   const bool vectors;
   const int lane;
 
@@ -35,7 +35,8 @@ struct Int8Outputs {
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       const int n = row0 + 8 * c + C::row(lane);
-      scale[c] = n < g.n ? __ldg(g.w_scales + n) * Source::kUnit : 0.0f;
+      // Scales of groups are in the sums.
+      scale[c] = Source::kFactorBytes == 4 ? 1.0f : n < g.n ? __ldg(g.w_scales + n) * Source::kUnit : 0.0f;
       bias[c] = g.bias && n < g.n ? __ldg(g.bias + n) : 0.0f;
     }
 #pragma unroll
@@ -72,11 +73,11 @@ struct Int8Outputs {
 };
 
 template <class Source, int T, int G>
-__device__ __forceinline__ void gemm_int8(const Int8Args& g, const ScaledArgs& a, const Int8Maps& maps) {
+__device__ __forceinline__ void gemm_act8(const Act8Args& g, const ScaledArgs& a, const Act8Maps& maps) {
   static_assert(T % 2 == 0);
   constexpr int kWarps = 8 * G, kWidth = 4 * G;
   constexpr bool kRoomy = G == 1 && scaled_residents(T, 1, G) == 1;
-  constexpr Int8Stage kStage(kWidth * kBlockN, Source::kNibbles, Source::kFactors);
+  constexpr Act8Stage kStage(kWidth * kBlockN, Source::kNibbles, Source::kFactorBytes);
   const int lane = threadIdx.x & 31, warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0);
   const ScaledRings rings(shared_address(dynamic_shared()));
   const TmaPipeline &weights = rings.weights, &activations = rings.activations;
@@ -84,24 +85,24 @@ __device__ __forceinline__ void gemm_int8(const Int8Args& g, const ScaledArgs& a
 
   if (threadIdx.x == blockDim.x - 1) {
     prefetch_tensor_map(&maps.weights), prefetch_tensor_map(&maps.x);
-    if constexpr (Source::kFactors) prefetch_tensor_map(&maps.factors);
+    if constexpr (Source::kFactorBytes > 0) prefetch_tensor_map(&maps.factors);
   }
   rings.init<T, 1>(a, g.stages, kWarps);
 
   if (warp >= kWarps) {
     setmaxnreg_dec<kRoomy ? 40 : 24>();
     if (lane == 0 && warp == kWarps)
-      produce_int8_weights<Source::kNibbles, Source::kFactors, T, kWidth>(g, a, maps, weights, w_ring);
-    if (lane == 0 && warp == kWarps + 1) produce_int8_activations<T, kWidth>(g, a, maps, activations, x_ring);
+      produce_act8_weights<Source::kNibbles, Source::kFactorBytes, T, kWidth>(g, a, maps, weights, w_ring);
+    if (lane == 0 && warp == kWarps + 1) produce_act8_activations<T, kWidth>(g, a, maps, activations, x_ring);
     return;
   }
   setmaxnreg_inc<kRoomy ? 232 : G == 2 ? 112 : 104>();
   const uint32_t unknown = rings.unknown_zero(lane);
   ScaledWalk walk(a, g.k_blocks);
-  Int8Multiplier<Source, T> multiplier{
+  Act8Multiplier<Source, T> multiplier{
       g, a, weights, activations, x_ring, kStage.bytes, lane, walk, {w_ring, kStage.factors_at, warp, lane, unknown}};
-  using Outputs = Int8Outputs<Source>;
-  ScaledEpilogue<T, 1, G, int, Int8Args, Outputs> epilogue{
+  using Outputs = Act8Outputs<Source>;
+  ScaledEpilogue<T, 1, G, typename Act8Multiplier<Source, T>::Sum, Act8Args, Outputs> epilogue{
       g, a, rings.barriers, lane, warp, warp * 16, multiplier.sum, Outputs{g, a.vectors != 0, lane}};
   int began = walk.kb;
   while (multiplier.step < walk.steps) {
@@ -118,14 +119,14 @@ __device__ __forceinline__ void gemm_int8(const Int8Args& g, const ScaledArgs& a
 
 // tiles: eights of tokens; pairs: G. Compiled for sm_90a alone (scripts/build-cuda.mjs).
 #if LPQ_HAS_WGMMA
-#define LPQ_GEMM_INT8(source, name, tiles, pairs)                                                    \
+#define LPQ_GEMM_ACT8(source, name, tiles, pairs)                                                    \
   extern "C" __global__ void __launch_bounds__(lpq::cuda::scaled_threads(pairs),                     \
                                                lpq::cuda::scaled_residents(tiles, 1, pairs))         \
-      lpq_gemm_int8_##name##_##tiles##x1x##pairs(const __grid_constant__ lpq::cuda::Int8Args g,      \
+      lpq_gemm_act8_##name##_##tiles##x1x##pairs(const __grid_constant__ lpq::cuda::Act8Args g,      \
                                                  const __grid_constant__ lpq::cuda::ScaledArgs a,    \
-                                                 const __grid_constant__ lpq::cuda::Int8Maps maps) { \
-    lpq::cuda::gemm_int8<lpq::cuda::source, tiles, pairs>(g, a, maps);                               \
+                                                 const __grid_constant__ lpq::cuda::Act8Maps maps) { \
+    lpq::cuda::gemm_act8<lpq::cuda::source, tiles, pairs>(g, a, maps);                               \
   }
 #else
-#define LPQ_GEMM_INT8(source, name, tiles, pairs)
+#define LPQ_GEMM_ACT8(source, name, tiles, pairs)
 #endif

@@ -1,5 +1,5 @@
-// Integer products whose sums need no scale inside K (int8.cuh), any number of tokens.
-#include "cuda/gemm/families/int8_plan.h"
+// Products with activations of 8 bits (act8.cuh), any number of tokens.
+#include "cuda/gemm/families/act8_plan.h"
 #include "cuda/gemm/families/operands.h"
 #include "cuda/gemm/families/w4ax_problem.h"
 #include "cuda/gemm/tensor_maps.h"
@@ -11,32 +11,34 @@ namespace {
 uint64_t u64(int64_t v) { return static_cast<uint64_t>(v); }
 uint32_t u32(int64_t v) { return static_cast<uint32_t>(v); }
 
-std::string kernel_of(const Int8Kind& kind, const ScaledForm& form) {
-  return std::string("lpq_gemm_int8_") + kind.name + "_" + form.name();
+std::string kernel_of(const Act8Kind& kind, const ScaledForm& form) {
+  return std::string("lpq_gemm_act8_") + kind.name + "_" + form.name();
 }
-const Int8Kind& kind_of(const W4axProblem& p) { return !p.nibbles ? kInt8Bytes : p.factors ? kInt8Groups : kInt8Rows; }
+const Act8Kind& kind_of(const W4axProblem& p) {
+  for (const Act8Kind& kind : kAct8Kinds)
+    if (std::string(kind.name) == p.kind) return kind;
+  throw Failure("LPQ_NATIVE_ARGUMENT", std::string("no kernel multiplies codes of kind ") + p.kind);
+}
 
-Answer plan_int8(const W4axProblem& p, CudaExec& exec) {
-  if (!p.whole) return "sums of these codes need scales inside K";
+Answer plan_act8(const W4axProblem& p, CudaExec& exec) {
   if (!can_describe_tensors()) return "the driver cannot describe tensors";
-  if (p.wish.shared >= 0) return "it takes no number of shared items";
-  const Int8Kind& kind = kind_of(p);
+  const Act8Kind& kind = kind_of(p);
   const DeviceFacts& device = exec.device();
   const auto has = [&](const ScaledForm& form) { return exec.has_kernel(kernel_of(kind, form)); };
-  if (!has(kind.costs.forms[0])) return "there is no kernel of integers";
-  auto cut = choose_int8(device.multiprocessors, device.shared_per_block, kind, p.m, p.n, div_up(p.k, 128), p.wish, has,
+  if (!has(kind.forms[0])) return "there is no kernel for these codes";
+  auto cut = choose_act8(device.multiprocessors, device.shared_per_block, kind, p.m, p.n, div_up(p.k, 128), p.wish, has,
                          [&](const ScaledForm& form, int cluster) {
                            return exec.resident_clusters(kernel_of(kind, form), scaled_threads(form.pairs),
                                                          static_cast<unsigned>(device.shared_per_block), cluster);
                          });
-  require(cut.has_value(), "no tiling of the kernel of integers fits");
+  require(cut.has_value(), "no tiling of the kernel of 8-bit activations fits");
   cut->args.vectors = vector_rows(p.y.raw(), p.n);
   return Plan{0, cut->nanoseconds / 1000, *cut, exec.rehearsing() ? scaled_cut_in_words(*cut) : ""};
 }
 
-Int8Maps describe(const W4axProblem& p, const ScaledPlan& cut) {
+Act8Maps describe(const W4axProblem& p, const ScaledPlan& cut) {
   const int64_t rows = int64_t{kBlockN} * cut.form.width(), k_blocks = div_up(p.k, 128), pitch = p.x.dim(1);
-  Int8Maps maps{};
+  Act8Maps maps{};
   maps.x = describe_boxes(p.x.raw(), kMap8, {u64(pitch), u64(p.m), 1}, {u64(pitch), u64(pitch * p.m)},
                           {128, u32(cut.args.rows), 1}, true);
   if (p.nibbles)
@@ -45,17 +47,20 @@ Int8Maps describe(const W4axProblem& p, const ScaledPlan& cut) {
   else
     maps.weights = describe_boxes(p.w.raw(), kMap8, {u64(p.k), u64(p.n), 1}, {u64(p.k), u64(p.k * p.n)},
                                   {128, u32(rows), 1}, true);
-  if (p.factors) {
-    const int64_t width = p.factors->dim(1);
-    maps.factors = describe_boxes(p.factors->raw(), kMap8, {u64(width), u64(k_blocks), 1},
-                                  {u64(width), u64(width * k_blocks)}, {u32(rows), 1, 1}, false);
+  const int bytes = kind_of(p).factor_bytes;
+  if (bytes > 0) {
+    const Tensor& factors = p.factors ? *p.factors : p.w_scales;
+    // Two of f32 are an element.
+    const int64_t width = factors.dim(1), pair = bytes == 4 ? 2 : 1;
+    maps.factors = describe_boxes(factors.raw(), bytes == 4 ? kMap64 : kMap8, {u64(width / pair), u64(k_blocks), 1},
+                                  {u64(width * bytes), u64(width * bytes * k_blocks)}, {u32(rows / pair), 1, 1}, false);
   }
   return maps;
 }
 
-void launch_int8(const W4axProblem& p, const Plan& plan, CudaExec& exec) {
+void launch_act8(const W4axProblem& p, const Plan& plan, CudaExec& exec) {
   ScaledPlan cut = std::any_cast<const ScaledPlan&>(plan.cut);
-  Int8Args a{};
+  Act8Args a{};
   a.y = p.y.raw(), a.x_scales = p.x_scales.data<float>(), a.w_scales = p.w_scales.data<float>(), a.bias = p.bias_data();
   a.m = static_cast<int>(p.m), a.n = static_cast<int>(p.n), a.k_blocks = static_cast<int>(div_up(p.k, 128));
   a.stages = cut.stages, a.store = p.store();
@@ -73,6 +78,6 @@ void launch_int8(const W4axProblem& p, const Plan& plan, CudaExec& exec) {
 
 }  // namespace
 
-const Family<W4axProblem> kInt8Family{"int8", {.wgmma = true}, plan_int8, launch_int8};
+const Family<W4axProblem> kAct8Family{"act8", {.wgmma = true}, plan_act8, launch_act8};
 
 }  // namespace lpq::cuda
