@@ -495,7 +495,8 @@ int main(int argc, char** argv) try {
   Tensor first;
   bool equal = true;
   for (int i = 0; i < (quick ? 2 : 12); ++i) {
-    const auto out = device.run("gemm_act", {x, sx, packed, sw}, {poisoned(DType::f32, {same.m, same.n})}, params({{"tokens", 64.0}}));
+    const auto out = device.run("gemm_act", {x, sx, packed, sw}, {poisoned(DType::f32, {same.m, same.n})},
+                                params({{"tokens", 64.0}}));
     if (i == 0) first = out[0];
     else equal = equal && std::memcmp(first.raw(), out[0].raw(), first.bytes()) == 0;
   }
