@@ -122,7 +122,7 @@ int main(int argc, char** argv) try {
     std::vector<Tensor> groups;
     for (size_t i = 0; i < w4.size(); ++i) groups.push_back(b.noise(b.ones, DType::f32, {k / 128, n}, i));
     std::vector<Tensor> factors;
-    for (size_t i = 0; i < w4.size(); ++i) factors.push_back(b.noise(b.small, DType::u8, {k / 128, n}, i));
+    for (size_t i = 0; i < w4.size(); ++i) factors.push_back(b.noise(b.small, DType::i8, {k / 128, n}, i));
     for (const auto& m_text : ms) {
       const int64_t m = std::stoll(m_text);
       const Tensor x8 = b.noise(b.bytes, DType::i8, {m, k}, 99), x16 = b.noise(b.halves, DType::f16, {m, k}, 99),

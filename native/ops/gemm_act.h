@@ -19,8 +19,8 @@ inline void require_rows_of_scales(const Tensor& w_scales, int64_t n) {
 //     w_scales f32 [ceil(K/128), N'], N' >= N a multiple of 4: y = s sx + bias, over groups g s = fma(P_g, sw_g, s),
 //     P_g as above
 //   - the same codes and w_scales f32 [N], x i8: y = P (sx sw) + bias, P exact as above. With the flag groupScales a
-//     group of 128 columns has a whole factor from 1 to 16 besides (a two-level grid: Lin et al., QServe,
-//     arXiv:2405.04532, section 4.2), the input group_scales u8 [ceil(K/128), N'], N' >= N a multiple of 16, and P sums
+//     group of 128 columns has a whole factor from -15 to 16 besides (a two-level grid: Lin et al., QServe,
+//     arXiv:2405.04532, section 4.2), the input group_scales i8 [ceil(K/128), N'], N' >= N a multiple of 16, and P sums
 //     x (code factor). A factor that is not of those fails with LPQ_NATIVE_ARGUMENT on the CPU; on CUDA its rows are
 //     wrong
 // On CUDA items that blocks share add the sums of runs of groups; x, w and scales of groups start at multiples of 16
@@ -33,7 +33,7 @@ struct GemmAct : Arguments {
   const Tensor& w = input("w");
   bool integers = x.dtype == i8, packed = w.rank() == 3, two_level = flag("groupScales");
   const Tensor& w_scales = input("w_scales", {f32});
-  const Tensor* group_scales = input_if(two_level, "group_scales", {u8}, {k_blocks, -1});
+  const Tensor* group_scales = input_if(two_level, "group_scales", {i8}, {k_blocks, -1});
   bool of_groups = packed && w_scales.rank() == 2;  // f32 scales, one a row and group
   const Tensor* bias = last_input("bias", {f32}, {n});
   GemmSettings settings =

@@ -169,11 +169,11 @@ test('gemmAct: 4-bit weights of one scale a row, and of two levels, are exact su
   const [m, n, k] = [3, 21, 208];
   const [x, w] = [bytes(m * k, 20, -127, 127), bytes(n * k, 21, -8, 7)];
   const [sx, sw] = [scalesOf(m, 22), scalesOf(n, 23)];
-  const factors = Uint8Array.from(bytes(2 * 32, 24, 1, 16));
+  const factors = bytes(2 * 32, 24, -15, 16);
   const codes = { codes: fromTyped('i8', [m, k], x), scales: fromTyped('f32', [m], sx) };
   const words = fromTyped('u8', [2, 2, 1024], cometWords(w, n, k));
   const scales = fromTyped('f32', [n], sw);
-  for (const groups of [undefined, fromTyped('u8', [2, 32], factors)]) {
+  for (const groups of [undefined, fromTyped('i8', [2, 32], factors)]) {
     const y = allocate('f32', [m, n]);
     ops.gemmAct(rt, codes, { codes: words, scales, groups }, undefined, y);
     await rt.sync();
@@ -192,7 +192,7 @@ test('gemmAct: 4-bit weights of one scale a row, and of two levels, are exact su
   ops.gemmAct(
     rt,
     codes,
-    { codes: words, scales, groups: fromTyped('u8', [2, 32], factors) },
+    { codes: words, scales, groups: fromTyped('i8', [2, 32], factors) },
     undefined,
     allocate('f32', [m, n]),
   );
@@ -210,8 +210,8 @@ test('gemmAct refuses shapes and dtypes that do not fit', async () => {
   await refused({ codes: allocate('i8', [4, 32]), scales: allocate('f32', [3]) });
   await refused({ codes: allocate('u8', [1, 2, 1024]), scales: allocate('f32', [1, 4]) });
   const words = allocate('u8', [1, 1, 1024]);
-  await refused({ codes: words, scales: allocate('f32', [1, 4]), groups: allocate('u8', [1, 16]) });
-  await refused({ codes: words, scales: allocate('f32', [4]), groups: allocate('u8', [1, 8]) });
-  await refused({ codes: allocate('i8', [4, 32]), scales: allocate('f32', [4]), groups: allocate('u8', [1, 16]) });
+  await refused({ codes: words, scales: allocate('f32', [1, 4]), groups: allocate('i8', [1, 16]) });
+  await refused({ codes: words, scales: allocate('f32', [4]), groups: allocate('i8', [1, 8]) });
+  await refused({ codes: allocate('i8', [4, 32]), scales: allocate('f32', [4]), groups: allocate('i8', [1, 16]) });
   await refused({ codes: allocate('i8', [4, 32]), scales: allocate('f32', [4]) }, allocate('f64', [2, 4]));
 });

@@ -62,7 +62,7 @@ void run(const char* kind, const Case& c) {
   for (int i = 0; i < c.m * c.k; ++i) x.data[i] = byte(xv[z(i)], -127);
   for (int b = 0; b < k_blocks; ++b)
     for (int r = 0; r < c.n; ++r) {
-      factors.data[b * pitch + r] = static_cast<uint8_t>(between(1, 16));
+      factors.data[b * pitch + r] = static_cast<uint8_t>(between(-15, 16));
       scales.data[b * pitch + r] = static_cast<float>(between(1, 999)) / 65536;
     }
   for (int r = 0; r < c.n; ++r)
@@ -73,7 +73,7 @@ void run(const char* kind, const Case& c) {
         continue;
       }
       const int code = between(-8, 7);
-      value = code * (Source::kFactorBytes == 1 ? factors.data[i / 128 * pitch + r] : 1);
+      value = code * (Source::kFactorBytes == 1 ? static_cast<int8_t>(factors.data[i / 128 * pitch + r]) : 1);
       const int chunk = i % 128 / 32,
                 word = 128 * (chunk / 2) + 4 * (4 * (r % 8) + i % 16 / 4) + 2 * (chunk % 2) + r % 16 / 8;
       w.data[(z(r / 16) * z(k_blocks) + z(i / 128)) * 1024 + z(4 * word + i % 4)] |=

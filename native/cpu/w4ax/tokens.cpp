@@ -81,7 +81,7 @@ void gemm_act(Call& call, Exec& exec) {
   const Tensor& y = p.y;
   const int64_t m = p.m, n = p.n, k = p.k, k_blocks = p.k_blocks;
   const bool packed = p.packed, integer = p.integers, of_groups = p.of_groups;
-  const uint8_t* const factors = p.two_level ? reinterpret_cast<const uint8_t*>(p.group_scales->raw()) : nullptr;
+  const int8_t* const factors = p.two_level ? reinterpret_cast<const int8_t*>(p.group_scales->raw()) : nullptr;
   const int64_t factor_pitch = p.two_level ? p.group_scales->dim(1) : 0;
   const float* bias = p.bias ? p.bias->data<float>() : nullptr;
   const uint8_t *codes = reinterpret_cast<const uint8_t*>(p.x.raw()),
@@ -94,9 +94,9 @@ void gemm_act(Call& call, Exec& exec) {
   for (int64_t b = 0; factors && b < k_blocks; ++b)
     for (int64_t r = 0; r < n; ++r) {
       const int factor = factors[b * factor_pitch + r];
-      require(factor >= 1 && factor <= 16, "group_scales has " + std::to_string(factor) + " for row " +
-                                               std::to_string(r) + " and group " + std::to_string(b) +
-                                               ", not a number from 1 to 16");
+      require(factor >= -15 && factor <= 16, "group_scales has " + std::to_string(factor) + " for row " +
+                                                 std::to_string(r) + " and group " + std::to_string(b) +
+                                                 ", not a number from -15 to 16");
     }
   exec.pool.parallel_for(n, std::max<int64_t>(1, rows_grain(m * k)), [&](int64_t begin, int64_t end, int) {
     std::vector<int8_t> row(static_cast<size_t>(k));

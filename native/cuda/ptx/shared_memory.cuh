@@ -14,9 +14,10 @@ __device__ __forceinline__ unsigned char* dynamic_shared() {
   return shared;
 }
 
-__device__ __forceinline__ uint32_t ld_shared_u8(uint32_t address) {
+// Sign-extended.
+__device__ __forceinline__ uint32_t ld_shared_s8(uint32_t address) {
   uint32_t v;
-  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  asm volatile("ld.shared.s8 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
   return v;
 }
 __device__ __forceinline__ uint32_t ld_shared_u16(uint32_t address) {

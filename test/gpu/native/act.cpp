@@ -81,12 +81,11 @@ void whole(Report& report, Device& device, const std::string& kind, int64_t m, i
   const int64_t kb = (k + 127) / 128, pitch = (n + 15) / 16 * 16;
   const Tensor x = bytes(DType::i8, {m, k}, -127, 127),
                codes = bytes(DType::i8, {n, k}, nibbles ? -8 : -128, nibbles ? 7 : 127),
-               products = bytes(DType::i8, {n, k}, 0, 0), factors = allocate(DType::u8, {kb, pitch});
-  for (int64_t i = 0; i < kb * pitch; ++i) factors.data<uint8_t>()[i] = static_cast<uint8_t>(between(1, 16));
+               products = bytes(DType::i8, {n, k}, 0, 0), factors = bytes(DType::i8, {kb, pitch}, -15, 16);
   for (int64_t r = 0; r < n; ++r)
     for (int64_t i = 0; i < k; ++i)
       products.data<int8_t>()[r * k + i] = static_cast<int8_t>(
-          codes.data<int8_t>()[r * k + i] * (kind == "g4" ? factors.data<uint8_t>()[i / 128 * pitch + r] : 1));
+          codes.data<int8_t>()[r * k + i] * (kind == "g4" ? factors.data<int8_t>()[i / 128 * pitch + r] : 1));
   Tensor w = codes;
   if (nibbles) {
     const Tensor padded = bytes(DType::i8, {n, kb * 128}, 0, 0);

@@ -18,7 +18,7 @@ struct Act8Args {
   int store;   // type of y
 };
 
-// Boxes: x [m, k] bytes, weights [n, k] bytes or [n / 16, k / 128, 1024] packed, factors u8 or f32 [k / 128, n].
+// Boxes: x [m, k] bytes, weights [n, k] bytes or [n / 16, k / 128, 1024] packed, factors i8 or f32 [k / 128, n].
 struct Act8Maps {
   TensorMap x, weights, factors;
 };

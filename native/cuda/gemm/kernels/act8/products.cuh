@@ -126,8 +126,8 @@ struct Fp8Scaled : Int8Scaled {
   __device__ __forceinline__ float scaled(float part, int i, float sum) const { return fmaf(part, scales.now[i], sum); }
 };
 
-// Codes of 4 bits with a whole factor from 1 to 16 a group of 128: as factor times the code. A code + 8, times the
-// factor, plus 128 - 8 factor, is 128 + code factor: from 0 to 240, so bytes of a word do not carry into each other.
+// Codes of 4 bits with a whole factor from -15 to 16 a group of 128: as factor times the code. A code + 8, times the
+// factor, plus 128 - 8 factor, is 128 + code factor: from 0 to 248, so bytes of a word do not carry into each other.
 // Its highest bit turned is the number in two's complement (Hu et al., LiquidGEMM, arXiv:2509.01229, section 5.1).
 struct Int8Groups {
   using Part = int;
@@ -149,7 +149,7 @@ struct Int8Groups {
     if (v == 0)
 #pragma unroll
       for (int i = 0; i < 2; ++i)
-        factor[i] = ld_shared_u8(factors_at + stage + i * 8), offset[i] = signs - factor[i] * eights;
+        factor[i] = ld_shared_s8(factors_at + stage + i * 8), offset[i] = signs - factor[i] * eights;
   }
   __device__ __forceinline__ void make(uint32_t (&codes)[2][4]) const {
 #pragma unroll

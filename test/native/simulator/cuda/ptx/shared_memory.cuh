@@ -16,7 +16,9 @@ template <class T>
 void store_shared_as(uint32_t address, const T& v) {
   std::memcpy(simt::shared_memory(address, sizeof(T)), &v, sizeof(T));
 }
-inline uint32_t ld_shared_u8(uint32_t address) { return load_shared_as<uint8_t>(address); }
+inline uint32_t ld_shared_s8(uint32_t address) {
+  return static_cast<uint32_t>(static_cast<int32_t>(load_shared_as<int8_t>(address)));
+}
 inline uint32_t ld_shared_u16(uint32_t address) { return load_shared_as<uint16_t>(address); }
 inline uint32_t ld_shared(uint32_t address) { return load_shared_as<uint32_t>(address); }
 inline uint2 ld_shared_v2(uint32_t address) { return load_shared_as<uint2>(address); }
