@@ -1,5 +1,5 @@
 import { backwardOps } from './backward-ops.js';
-import type { NativeRuntime, OpParams, Tensor } from './binding.js';
+import type { DType, NativeRuntime, OpParams, Tensor } from './binding.js';
 import { cacheOps } from './cache-ops.js';
 import { hyperOps } from './hyper-ops.js';
 import { kvOps } from './kv-ops.js';
@@ -288,13 +288,29 @@ export const ops = {
     w: Tensor,
     out: { codes: Tensor; scales: Tensor; zeros?: Tensor; stats: Tensor },
     type: OpParams,
-    p: { groupSize: number; zero?: number; global?: boolean; scaleCover?: boolean },
+    p: { groupSize: number; zero?: number; global?: boolean; given?: boolean; scaleCover?: boolean },
   ) =>
     rt.enqueue('rtn', [w], [out.codes, out.scales, out.stats, ...(out.zeros ? [out.zeros] : [])], {
       ...type,
       ...p,
       symmetric: out.zeros === undefined,
     }),
+
+  /**
+   * The scales of each row (f32 [N,G], in place) as one number times whole factors, -15 to 16: those nearest in the metric of the weight's
+   * squares w [N,K], times the diagonal of M [K,K] if there is one; group I32 [K].
+   */
+  twoLevelScales: (
+    rt: NativeRuntime,
+    w: { w: Tensor; group: Tensor; m?: Tensor },
+    scale: Tensor,
+    p: { scaleDtype: DType },
+  ) => {
+    const energy = rt.allocate('f32', scale.shape);
+    rt.enqueue('group_energy', [w.w, w.group, ...(w.m ? [w.m] : [])], [energy]);
+    rt.enqueue('two_level_scales', [energy], [scale], p);
+    energy.dispose();
+  },
 
   /** Of every four neighbours of a row the two largest stay. */
   pruneMagnitude: (rt: NativeRuntime, w: Tensor, out: { pruned: Tensor; mask: Tensor }) =>

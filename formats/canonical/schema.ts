@@ -39,13 +39,15 @@ export type Quality = z.infer<typeof qualitySchema>;
 /**
  * block [n, k] of weights a scale covers; global: a second level, F32 [1], that multiplies every scale. divisor: that level
  * as a format that divides stated it, an f32 whose rounded reciprocal global_scale is; two divisors may share one reciprocal. stored: what a scale covers in the
- * file that the module was read from, where `block` repeats it: blocks [n, k] of weights, cut at the edges, or the whole tensor.
+ * file that the module was read from, where `block` repeats it: blocks [n, k] of weights, cut at the edges, or the whole tensor. twoLevel: the
+ * scales of a row are whole multiples, -15 to 16 and not 0, of one positive number.
  */
 export const scalesSchema = z.strictObject({
   dtype: scaleDtypeSchema,
   block: z.tuple([z.int().positive(), z.int().positive()]),
   global: z.boolean(),
   divisor: z.number().positive().optional(),
+  twoLevel: z.literal(true).optional(),
   stored: z.union([z.literal('tensor'), z.tuple([z.int().positive(), z.int().positive()])]).optional(),
 });
 

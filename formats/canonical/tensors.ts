@@ -79,6 +79,11 @@ export function declarationProblem(module: ModuleDeclaration): { path: string; w
         what: `they need weight groups of 128 columns, not blocks of [${blockN}, ${blockK}]`,
       };
   }
+  const { twoLevel, dtype, global } = module.scales;
+  if (twoLevel && (module.type !== 'i4' || module.zeros.kind !== 'none' || module.sparsity !== 'none'))
+    return { path: 'scales.twoLevel', what: 'it needs dense codes of i4 without zero points' };
+  if (twoLevel && (blockN !== 1 || blockK !== 128 || global || (dtype !== 'f16' && dtype !== 'f32')))
+    return { path: 'scales.twoLevel', what: 'it needs one f16 or f32 scale for each row and 128 columns' };
   if (module.sparsity === '2:4' && k % 4 !== 0)
     return { path: 'sparsity', what: `2:4 needs K divisible by 4, not ${k}` };
   return undefined;

@@ -1,4 +1,5 @@
-// rtn, pack_codes, unpack_codes, dequantize, prune_magnitude, and what scales are stored as.
+// rtn, pack_codes, unpack_codes, dequantize, prune_magnitude, two_level_scales, group_energy, and what scales are
+// stored as.
 #pragma once
 #include "ops/arguments.h"
 
@@ -42,7 +43,8 @@ struct Bitstream : Arguments {
 // Round to nearest (docs/internals/numerics.md): w f32, f16 or bf16 [N,K] -> codes, a bitstream U8 [N, ceil(K*bits/8)],
 // scales [N, K/groupSize] in their dtype and, for asymmetric grids (symmetric: 0; integers alone), zeros u8 (unsigned
 // types) or i16 (whole) or f16 or f32 (real) of that shape. `zero` is the constant of symmetric grids (0); `global`
-// adds a second level to e4m3 scales; `scaleCover` makes e8m0 scales saturate nothing. stats f64 [9]: sum of squared
+// adds a second level to e4m3 scales; with `given` scales, positive f16, bf16 or f32 of symmetric integers, are there
+// and stay; `scaleCover` makes e8m0 scales saturate nothing. stats f64 [9]: sum of squared
 // errors, sum of squares, scales too large for the dtype, scales too small for it, weights that are not finite, flat
 // index of the first of them (or -1), the second level, smallest and largest fp32 scale. CUDA adds the two sums in
 // another order; all else is the CPU's, byte for byte.
@@ -53,13 +55,15 @@ struct Rtn : Arguments {
   const Tensor& codes = output("codes", {u8}, {w.dim(0), bitstream_bytes(w.dim(1), type.bits)});
   const Tensor& scales = output("scales", kScaleTypes, {w.dim(0), groups});
   const Tensor& stats = output("stats", {f64}, {9});
-  bool symmetric = number("symmetric") != 0, global = flag("global"), cover = flag("scaleCover");
+  bool symmetric = number("symmetric") != 0, global = flag("global"), cover = flag("scaleCover"), given = flag("given");
   const Tensor* zeros = output_if(!symmetric, "zeros", type.is_signed ? kSignedZeroTypes : kZeroTypes, scales.shape);
   bool whole_zeros = zeros && (zeros->dtype == i16 || zeros->dtype == u8);
   float zero = real("zero", 0);
 
   explicit Rtn(const Call& call) : Arguments(call, "rtn") {
     require(!global || scales.dtype == f8_e4m3, "only e4m3 scales have a second level");
+    require(!given || (symmetric && type.kind == QuantType::Kind::integer && dtype_bytes(scales.dtype) > 1),
+            "given scales are floats of symmetric integers");
     require(symmetric || type.kind == QuantType::Kind::integer, "only integers have asymmetric grids");
     done();
   }
@@ -87,6 +91,31 @@ struct Dequantize : Arguments {
     require(block_n > 0 && block_k > 0, "a block has at least one row and one column");
     return {(n + block_n - 1) / block_n, has_group ? -1 : (k + block_k - 1) / block_k};
   }
+};
+
+// The scales of a two-level grid (lpq/two_level.h): scale f32 [N,G] (in place), not 0, energy f32 [N,G], the price of
+// a relative error of 1 of each -> scales of the same signs, of each row a positive number times whole factors from -15
+// to 16, not 0, which `scaleDtype`, f16 or f32, holds exactly; groups of energy 0 have the factor 1.
+struct TwoLevelScales : Arguments {
+  const Tensor& energy = input("energy", {f32}, {-1, -1});
+  const Tensor& scale = output("scale", {f32}, energy.shape);
+  DType dtype = dtype_from_name(text("scaleDtype"));
+
+  explicit TwoLevelScales(const Call& call) : Arguments(call, "two_level_scales") {
+    require(dtype == f16 || dtype == f32, "two-level scales are stored as f16 or f32");
+    done();
+  }
+};
+
+// energy f32 [N,G] of w f32, f16 or bf16 [N,K], group I32 [K]: sums of w_j^2 in f64, or of w_j^2 M_jj of M f32 [K,K]
+// (optional).
+struct GroupEnergy : Arguments {
+  const Tensor& w = input("w", kFloats, {-1, -1});
+  const Tensor& group = input("group", {i32}, {w.dim(1)});
+  const Tensor* m = last_input("M", {f32}, {w.dim(1), w.dim(1)});
+  const Tensor& energy = output("energy", {f32}, {w.dim(0), -1});
+
+  explicit GroupEnergy(const Call& call) : Arguments(call, "group_energy") { done(); }
 };
 
 // Of every four neighbours of a row the two largest stay (2:4): w f32, f16 or bf16 [N,K], K a multiple of 4 -> pruned

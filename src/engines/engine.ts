@@ -57,6 +57,6 @@ export interface EngineModel {
 }
 
 /** Options as a user may leave them open. */
-export type OpenScheme = Pick<SchemeOptions, 'bits' | 'dtype' | 'groupSize' | 'scaleDtype'> & {
+export type OpenScheme = Pick<SchemeOptions, 'bits' | 'dtype' | 'groupSize' | 'scaleDtype' | 'groupScales'> & {
   readonly symmetric?: boolean | undefined;
 };

@@ -12,8 +12,8 @@ export interface Settled {
 }
 
 /** Options of a scheme as a scheme; groups that were left open stand for nothing. Throws what schemeFromOptions throws. */
-function schemeOf({ bits, dtype, groupSize, scaleDtype, symmetric }: OpenScheme): QuantScheme {
-  return schemeFromOptions({ bits, dtype, groupSize, scaleDtype, asym: symmetric === false });
+function schemeOf({ bits, dtype, groupSize, scaleDtype, groupScales, symmetric }: OpenScheme): QuantScheme {
+  return schemeFromOptions({ bits, dtype, groupSize, scaleDtype, groupScales, asym: symmetric === false });
 }
 
 /**
@@ -26,7 +26,8 @@ export function settle(engine: Engine, options: OpenScheme, model: EngineModel):
   const form = formOf(engine, scheme, model);
   if (options.groupSize !== undefined) requireGroups(engine, form, scheme, '--group-size');
   const only = form.groups.length === 1 ? form.groups[0] : undefined;
-  const stored = scheme.type.kind === 'int' || !scheme.globalScale;
+  // bf16 holds no multiples of two levels.
+  const stored = !scheme.twoLevel && (scheme.type.kind === 'int' || !scheme.globalScale);
   const half = options.scaleDtype === undefined && stored && form.scales === 'model' && model.dtype === 'bfloat16';
   return {
     form,

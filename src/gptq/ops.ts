@@ -47,9 +47,9 @@ export const gptqOps = {
   descend: (rt: NativeRuntime, p: SolveInputs, level: Tensor, changed: Tensor, params: OpParams) =>
     rt.enqueue('gptq_descend', [p.t, p.matrix, p.scale, p.zero, p.group], [level, changed], params),
 
-  /** `tm`: T M, computed once for several refits. */
-  refit: (rt: NativeRuntime, p: SolveInputs, level: Tensor, refitted: Tensor, tm?: Tensor) =>
-    rt.enqueue('gptq_refit', [p.t, p.matrix, level, p.zero, p.group, ...(tm ? [tm] : [])], [p.scale, refitted]),
+  /** `tm`: T M, computed once for several refits; `params`: of two-level scales. */
+  refit: (rt: NativeRuntime, p: SolveInputs, level: Tensor, refitted: Tensor, tm?: Tensor, params?: OpParams) =>
+    rt.enqueue('gptq_refit', [p.t, p.matrix, level, p.zero, p.group, ...(tm ? [tm] : [])], [p.scale, refitted], params),
 
   /** T M for refit, on the CPU; a device computes it during the refit. The caller disposes of it. */
   projected: (rt: NativeRuntime, { t, matrix }: Pick<SolveInputs, 't' | 'matrix'>): Tensor | undefined => {

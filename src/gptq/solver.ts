@@ -89,14 +89,17 @@ export class FeedSolver implements FeedQuantizer {
       );
       const problem: SolveInputs = { t, matrix: factored.u, scale, zero, group };
       const descent: SolveInputs = { ...problem, matrix: factored.m };
+      if (scheme.twoLevel)
+        ops.twoLevelScales(rt, { w: t, group, m: factored.m }, scale, { scaleDtype: scheme.scaleDtype });
       const sweep = (sweeps: number): void => {
         if (keep) gptqOps.sparseDescend(rt, descent, { level, keep, changed: count }, { ...type, sweeps });
         else gptqOps.descend(rt, descent, level, count, { ...type, sweeps });
       };
       if (keep) gptqOps.sparseSolve(rt, problem, { level, keep }, type);
       else gptqOps.solve(rt, problem, level, type);
-      // Coarse scale types cannot follow a refit.
-      this.refine(coarse ? undefined : descent, level, count, sweep);
+      // Coarse scale types cannot follow a refit; those of two levels only on the CPU (native/ops/gptq.h).
+      const fixed = coarse || (scheme.twoLevel && rt.device !== 'cpu');
+      this.refine(fixed ? undefined : descent, level, count, sweep, scheme);
       // Codes were chosen with fp32 scales; with the rounded ones a last sweep moves the few that should differ.
       const scales = rt.allocate(scheme.scaleDtype, [n, groups]);
       gptqOps.storeScales(rt, scale, scales, scale, info, globalScale ?? 1);
@@ -146,15 +149,22 @@ export class FeedSolver implements FeedQuantizer {
   }
 
   /** Rounds of scale refit, if `refits` is given, and of coordinate descent. */
-  private refine(refits: SolveInputs | undefined, level: Tensor, count: Tensor, sweep: (sweeps: number) => void): void {
+  private refine(
+    refits: SolveInputs | undefined,
+    level: Tensor,
+    count: Tensor,
+    sweep: (sweeps: number) => void,
+    { twoLevel, scaleDtype }: QuantScheme,
+  ): void {
     const { rt, options } = this;
+    const params = twoLevel ? { twoLevel: scaleDtype } : {};
     if (options.rounds === 0) return;
     const tm = refits && gptqOps.projected(rt, refits);
     for (let round = 0; round < options.rounds; round++) {
-      if (refits) gptqOps.refit(rt, refits, level, count, tm);
+      if (refits) gptqOps.refit(rt, refits, level, count, tm, params);
       sweep(options.sweeps);
     }
-    if (refits) gptqOps.refit(rt, refits, level, count, tm);
+    if (refits) gptqOps.refit(rt, refits, level, count, tm, params);
     tm?.dispose();
   }
 

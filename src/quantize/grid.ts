@@ -28,9 +28,10 @@ export function streamBytes(bits: number, k: number): number {
 
 /**
  * Bits that a weight of an [n, k] module costs: its code and its share of scale, zero (counted at the type's width, as
- * packed formats store it) and second level. 2:4: half a code, and two bits that say where each kept weight stands.
+ * packed formats store it) and second level; of a two-level grid a byte a group and 32 bits a row. 2:4: half a code, and two bits that say where each kept weight stands.
  */
 export function bitsPerWeight(scheme: QuantScheme, n: number, k: number): number {
+  if (scheme.twoLevel) return scheme.type.bits + (8 * groupCount(scheme.granularity, k) + 32) / k;
   const zero = scheme.symmetric ? 0 : scheme.type.bits;
   const perGroup = SCALE_BITS[scheme.scaleDtype] + zero;
   const code = scheme.sparsity ? scheme.type.bits / 2 + 1 : scheme.type.bits;

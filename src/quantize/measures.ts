@@ -28,7 +28,7 @@ export async function clipOf(
   const [n, k] = result.shape;
   const rows = Math.min(n, SAMPLED_ROWS);
   const groups = scales.shape[1] as number;
-  const { sparsity, ...dense } = scheme;
+  const { sparsity, twoLevel, ...dense } = scheme;
   const sample = weight.view([rows, k]);
   const chosen = rt.allocate('f32', [rows, groups]);
   const stored = scales.view([rows, groups]);

@@ -93,7 +93,12 @@ export function declareModule(
     type: scheme.type.name,
     shape: [linear.n, linear.k],
     granularity: scheme.granularity,
-    scales: { dtype: scheme.scaleDtype, block: [1, size], global: scheme.globalScale },
+    scales: {
+      dtype: scheme.scaleDtype,
+      block: [1, size],
+      global: scheme.globalScale,
+      ...(scheme.twoLevel && { twoLevel: true as const }),
+    },
     zeros: zerosOf(scheme),
     groupIndex: false,
     permutation: form?.order !== undefined,

@@ -143,6 +143,7 @@ function schemeOfModule({ type, granularity, zeros, scales, sparsity }: Canonica
     symmetric: zeros.kind !== 'int',
     scaleDtype: scales.dtype,
     globalScale: scales.global,
+    ...(scales.twoLevel && { twoLevel: true as const }),
     ...(sparsity === '2:4' && { sparsity }),
   };
 }

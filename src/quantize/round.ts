@@ -1,4 +1,4 @@
-import { type NativeRuntime, readTyped, type Tensor } from '../../native/binding.js';
+import { type NativeRuntime, readTyped, type Tensor, uploadTyped } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
 import { groupCount, groupSizeOf } from '../core/granularity.js';
@@ -64,10 +64,12 @@ export async function roundWeight(
   const pruned = out.mask && rt.allocate('f32', [n, k]);
   try {
     if (pruned && out.mask) ops.pruneMagnitude(rt, weight, { pruned, mask: out.mask });
+    if (scheme.twoLevel) twoLevelScales(rt, weight, out, scheme);
     ops.rtn(rt, pruned ?? weight, out, typeParams(scheme.type), {
       groupSize: groupSizeOf(scheme.granularity, k),
       zero: constantZero(scheme),
       global: scheme.globalScale,
+      ...(scheme.twoLevel && { given: true }),
     });
     const found = [...(await readTyped<Float64Array>(rt, out.stats))] as Nine;
     const [squaredError, squaredNorm, over, under, notFinite, first, global, smallestScale, largestScale] = found;
@@ -97,6 +99,28 @@ export async function roundWeight(
     out.stats.dispose();
     pruned?.dispose();
   }
+}
+
+/** The scales that plain rounding would have, on a two-level grid, in `out.scales`; the other results are overwritten later. */
+function twoLevelScales(
+  rt: NativeRuntime,
+  weight: Tensor,
+  out: { codes: Tensor; scales: Tensor; stats: Tensor },
+  scheme: QuantScheme,
+): void {
+  const scales = rt.allocate('f32', out.scales.shape);
+  const [, k] = weight.shape as [number, number];
+  const groupSize = groupSizeOf(scheme.granularity, k);
+  const group = uploadTyped(
+    rt,
+    'i32',
+    [k],
+    Int32Array.from({ length: k }, (_, j) => Math.floor(j / groupSize)),
+  );
+  ops.rtn(rt, weight, { ...out, scales }, typeParams(scheme.type), { groupSize });
+  ops.twoLevelScales(rt, { w: weight, group }, scales, { scaleDtype: scheme.scaleDtype });
+  ops.cast(rt, scales, out.scales);
+  for (const tensor of [scales, group]) tensor.dispose();
 }
 
 /** Rounding as the solver of a feed: what methods fall back to where they know too little of an input. */

@@ -17,6 +17,8 @@ export interface QuantScheme {
   readonly scaleDtype: ScaleDtype;
   /** A second level, F32 [1] a tensor, that multiplies every scale; only and always with f8_e4m3 scales. */
   readonly globalScale: boolean;
+  /** The scales of a row are whole multiples of one number, from -15 to 16 times it; each on its own without it. */
+  readonly twoLevel?: true;
   /** Of every four input features that follow one another, two have weight 0; dense without it. */
   readonly sparsity?: '2:4';
 }
@@ -32,6 +34,8 @@ export interface SchemeOptions {
   readonly asym?: boolean | undefined;
   /** --scale-dtype. Default f16. */
   readonly scaleDtype?: string | undefined;
+  /** --group-scales: free, or integer, whole multiples (-15 to 16) of a scale a row. Default free. */
+  readonly groupScales?: 'free' | 'integer' | undefined;
   /** --sparsity: none or 2:4. Default none. */
   readonly sparsity?: 'none' | '2:4' | undefined;
 }
@@ -105,7 +109,11 @@ export function schemeFromOptions(options: SchemeOptions): QuantScheme {
       expected: `--group-size ${preset.group} --scale-dtype ${preset.scaleDtype}, or neither option`,
       hint: `Use --dtype ${preset.type} with the group size and scale type that you want.`,
     });
-  const scheme = { type, granularity, symmetric, scaleDtype, globalScale: scaleDtype === 'f8_e4m3' };
+  const scheme = {
+    ...{ type, granularity, symmetric, scaleDtype, globalScale: scaleDtype === 'f8_e4m3' },
+    ...(options.groupScales === 'integer' && { twoLevel: true as const }),
+  };
+  checkTwoLevel(scheme, options);
   if (options.sparsity !== '2:4') return scheme;
   if (!Number.isInteger(constantZero(scheme)))
     throw new LpqError('LPQ_SPARSITY', `${type.name} has no code for 0, which pruned weights need`, {
@@ -116,15 +124,41 @@ export function schemeFromOptions(options: SchemeOptions): QuantScheme {
   return { ...scheme, sparsity: '2:4' };
 }
 
+/** Throws LPQ_USAGE for a scheme whose scales of groups cannot be whole multiples of one a row. */
+function checkTwoLevel(
+  { twoLevel, type, granularity, symmetric, scaleDtype }: QuantScheme,
+  { sparsity }: SchemeOptions,
+): void {
+  if (!twoLevel) return;
+  const group = printGranularity(granularity);
+  const wrong =
+    type.name !== 'i4' || !symmetric
+      ? `the type ${type.name}${symmetric ? '' : ', asymmetric'}`
+      : group !== '128'
+        ? `--group-size ${group}`
+        : scaleDtype !== 'f16' && scaleDtype !== 'f32'
+          ? `--scale-dtype ${scaleDtype}`
+          : sparsity === '2:4'
+            ? '--sparsity 2:4'
+            : undefined;
+  if (wrong === undefined) return;
+  throw new LpqError('LPQ_USAGE', `--group-scales integer does not go with ${wrong}`, {
+    got: wrong,
+    expected: 'symmetric 4-bit integers (i4), groups of 128, scales in f16 or f32, dense',
+    hint: 'Use --bits 4 --group-size 128, or leave --group-scales out.',
+  });
+}
+
 /** 'i4 g128', 'u3 asym channel bf16': the form that tables and module lines use. */
 export function printScheme(scheme: QuantScheme): string {
-  const { type, granularity, symmetric, scaleDtype, sparsity } = scheme;
+  const { type, granularity, symmetric, scaleDtype, twoLevel, sparsity } = scheme;
   const group = granularity.kind === 'channel' ? 'channel' : `g${granularity.size}`;
   return [
     type.name,
     ...(symmetric ? [] : ['asym']),
     group,
     ...(scaleDtype === 'f16' ? [] : [scaleDtype]),
+    ...(twoLevel ? ['two-level'] : []),
     ...(sparsity ? [sparsity] : []),
   ].join(' ');
 }

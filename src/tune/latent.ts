@@ -82,8 +82,9 @@ export class Latent {
   step(rates: Rates): void {
     const { rt, w, s, gradient, now, module } = this;
     const { stored, scale, zero } = this.grid(now);
-    // Scales of 8 bits cannot follow small factors; symmetric grids have one zero.
-    const factorRate = module.scheme.scaleDtype.startsWith('f8') ? 0 : rates.factorRate;
+    // Scales of 8 bits and of two levels cannot follow small factors; symmetric grids have one zero.
+    const { scaleDtype, twoLevel } = module.scheme;
+    const factorRate = scaleDtype.startsWith('f8') || twoLevel ? 0 : rates.factorRate;
     const zeroRate = module.scheme.symmetric ? 0 : rates.zeroRate;
     tuneOps.step(rt, { w, g: gradient, s, scale, zero, ...now }, { ...this.params, ...rates, factorRate, zeroRate });
     ops.zero(rt, gradient);

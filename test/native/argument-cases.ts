@@ -118,6 +118,8 @@ const argumentCases: readonly ArgumentCase[] = [
     groupSize: 4,
     symmetric: 0,
   }),
+  row('two_level_scales', 'energy: f32 3,2', 'scale: f32 3,2', { scaleDtype: 'f16' }),
+  row('group_energy', 'w: f32 3,8; group: i32 8; M: f32 8,8', 'energy: f32 3,2', {}, 'energy'),
   row('prune_magnitude', 'w: f32 3,8', 'pruned: f32 3,8; mask: u8 3,1'),
   row('gptq_factor', 'H: f64 8,8; order: i32 8', 'U: f32 8,8; M: f32 8,8; dead: u8 8; info: f64 3', { damp: 0.01 }),
   row('gptq_correction', 'D: f64 8,8; order: i32 8; U: f32 8,8', 'B: f32 8,8'),

@@ -1,10 +1,13 @@
 // gptq_refit: the scales that fit fixed codes best, and module_error: how far the result is.
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "cpu/gptq/kernels.h"
 #include "cpu/linalg/gemm.h"
+#include "lpq/two_level.h"
 #include "ops/gptq.h"
 
 namespace lpq::gptq {
@@ -34,6 +37,94 @@ bool solve_spd(double* a, double* b, int64_t n) {
   }
   return true;
 }
+
+// A row's error as a function of its scales: s^T A s - 2 b^T s.
+struct Quadratic {
+  const double *a, *b;
+  int64_t groups;
+
+  template <class S>
+  double operator()(S&& s) const {
+    double sum = 0;
+    for (int64_t g = 0; g < groups; ++g) {
+      double line = -2 * b[g];
+      for (int64_t h = 0; h < groups; ++h) line += a[g * groups + h] * s(h);
+      sum += line * s(g);
+    }
+    return sum;
+  }
+};
+
+// Two-level scales near the unconstrained optimum: factors by coordinate descent, and the number of the row that fits
+// them best, by turns.
+class TwoLevelRefit {
+ public:
+  TwoLevelRefit(DType dtype, int64_t groups)
+      : grid_(dtype == DType::f16 ? TwoLevel::f16() : TwoLevel::f32()),
+        energy_(static_cast<size_t>(groups)),
+        factors_(energy_) {}
+
+  // scale [groups]: on the grid, and still on it afterwards; `free`: the optimum without it. False: this is no better.
+  bool improve(const Quadratic& cost, const double* free, float* scale) {
+    const int64_t groups = cost.groups;
+    for (int64_t g = 0; g < groups; ++g) energy_[static_cast<size_t>(g)] = cost.a[g * groups + g] * free[g] * free[g];
+    const double largest = TwoLevel::largest(free, energy_.data(), groups);
+    if (largest == 0) return false;
+    TwoLevel::Try best{1.0, std::numeric_limits<double>::infinity()};
+    for (int i = 0; i < TwoLevel::kTries; ++i) {
+      const TwoLevel::Try now = grid_.attempt(free, energy_.data(), groups, largest, i);
+      if (now.price < best.price) best = now;
+    }
+    double c = best.channel;
+    for (int64_t g = 0; g < groups; ++g)
+      factors_[static_cast<size_t>(g)] =
+          energy_[static_cast<size_t>(g)] > 0 ? TwoLevel::factor(free[g] / c, free[g]) : 1;
+    for (int round = 0; round < kRounds; ++round) {
+      const bool moved = descend(cost, c);
+      const double fitted = channel(cost, c);
+      if (!moved && fitted == c) break;
+      c = fitted;
+    }
+    const auto now = [&](int64_t g) { return factors_[static_cast<size_t>(g)] * c; };
+    if (!(cost(now) < cost([&](int64_t g) { return static_cast<double>(scale[g]); }))) return false;
+    for (int64_t g = 0; g < groups; ++g) scale[g] = static_cast<float>(now(g));
+    return true;
+  }
+
+ private:
+  static constexpr int kRounds = 4;
+
+  // Each factor to its best value given all others.
+  bool descend(const Quadratic& cost, double c) {
+    bool moved = false;
+    for (int64_t g = 0; g < cost.groups; ++g) {
+      const double* line = cost.a + g * cost.groups;
+      if (!(line[g] > 0)) continue;
+      double pull = cost.b[g];
+      for (int64_t h = 0; h < cost.groups; ++h)
+        if (h != g) pull -= line[h] * factors_[static_cast<size_t>(h)] * c;
+      double& factor = factors_[static_cast<size_t>(g)];
+      const double to = TwoLevel::factor(pull / (line[g] * c), factor);
+      moved |= to != factor;
+      factor = to;
+    }
+    return moved;
+  }
+
+  // The number of the row that fits the factors best.
+  double channel(const Quadratic& cost, double c) const {
+    double square = 0, line = 0;
+    for (int64_t g = 0; g < cost.groups; ++g) {
+      line += cost.b[g] * factors_[static_cast<size_t>(g)];
+      for (int64_t h = 0; h < cost.groups; ++h)
+        square += factors_[static_cast<size_t>(g)] * cost.a[g * cost.groups + h] * factors_[static_cast<size_t>(h)];
+    }
+    return square > 0 && line > 0 ? grid_.channel(line / square) : c;
+  }
+
+  TwoLevel grid_;
+  std::vector<double> energy_, factors_;
+};
 
 void refit(Call& call, Exec& exec) {
   const ops::GptqRefit of(call);
@@ -102,6 +193,7 @@ void refit(Call& call, Exec& exec) {
     }
     exec.pool.parallel_for(rows, 4, [&](int64_t begin, int64_t end, int) {
       std::vector<double> matrix(static_cast<size_t>(groups * groups)), x(static_cast<size_t>(groups));
+      TwoLevelRefit two_level(of.two_level ? of.dtype : DType::f32, groups);
       for (int64_t r = begin; r < end; ++r) {
         double trace = 0;
         for (int64_t g = 0; g < groups; ++g) trace += a[static_cast<size_t>((r * groups + g) * groups + g)];
@@ -120,26 +212,22 @@ void refit(Call& call, Exec& exec) {
         }
         if (!solve_spd(matrix.data(), x.data(), groups)) continue;
         bool usable = true;
-        const auto cost = [&](auto&& s) {
-          double sum = 0;
-          for (int64_t g = 0; g < groups; ++g) {
-            double line = -2 * b[static_cast<size_t>(r * groups + g)];
-            for (int64_t h = 0; h < groups; ++h) line += a[static_cast<size_t>((r * groups + g) * groups + h)] * s(h);
-            sum += line * s(g);
-          }
-          return sum;
-        };
+        const Quadratic cost{&a[static_cast<size_t>(r * groups * groups)], &b[static_cast<size_t>(r * groups)], groups};
+        float* own = scale + (row0 + r) * groups;
         for (int64_t g = 0; g < groups; ++g) {
-          const double ratio = x[static_cast<size_t>(g)] / scale[(row0 + r) * groups + g];
+          const double ratio = x[static_cast<size_t>(g)] / own[g];
           usable = usable && ratio > 0.25 && ratio < 4.0;
         }
         if (!usable) continue;
-        const double before = cost([&](int64_t g) { return static_cast<double>(scale[(row0 + r) * groups + g]); });
+        if (of.two_level) {
+          better[static_cast<size_t>(row0 + r)] = two_level.improve(cost, x.data(), own);
+          continue;
+        }
+        const double before = cost([&](int64_t g) { return static_cast<double>(own[g]); });
         const double after =
             cost([&](int64_t g) { return static_cast<double>(static_cast<float>(x[static_cast<size_t>(g)])); });
         if (!(after < before)) continue;
-        for (int64_t g = 0; g < groups; ++g)
-          scale[(row0 + r) * groups + g] = static_cast<float>(x[static_cast<size_t>(g)]);
+        for (int64_t g = 0; g < groups; ++g) own[g] = static_cast<float>(x[static_cast<size_t>(g)]);
         better[static_cast<size_t>(row0 + r)] = 1;
       }
     });

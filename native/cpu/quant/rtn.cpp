@@ -1,5 +1,6 @@
 // Round-to-nearest quantization of a weight: codes straight into the bitstream, scales, zeros, and what was lost.
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <vector>
@@ -97,7 +98,11 @@ void rtn(Call& call, Exec& exec) {
         std::fill(room.extents.begin(), room.extents.end(), Extent{});
       }
       for (int64_t g = 0; g < groups; ++g) {
-        const ScaleChoice choice = room.choices[g] = rule.choose(room.extents[g]);
+        ScaleChoice& choice = room.choices[g] = rule.choose(room.extents[g]);
+        if (a.given) {
+          choice.codes = choice.stored = read_number(scales.dtype, scales.raw(), row * groups + g);
+          if (!std::isfinite(choice.stored)) choice.issue = ScaleIssue::overflow;
+        }
         if (choice.ideal > 0) {
           stat.smallest = std::min(stat.smallest, choice.ideal);
           stat.largest = std::max(stat.largest, choice.ideal);

@@ -14,6 +14,7 @@ constexpr int64_t kProducts = int64_t{1} << 28;  // floats of A held at once
 
 void refit(Call& call, CudaExec& exec) {
   const ops::GptqRefit of(call);
+  require(!of.two_level, "two-level scales are refitted on the CPU only");
   const Tensor &level = of.level, &scale = of.problem.scale, &refitted = of.refitted;
   const Problem p = read_problem(exec, of.problem);
   const int64_t n = p.n, k = p.k;

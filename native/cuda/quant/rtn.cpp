@@ -38,6 +38,7 @@ void rtn(Call& call, CudaExec& exec) {
   args.top = args.scale_type == kNumberE8m0 ? type.max_value() : type.top();
   args.top_power = type.kind == QuantType::Kind::integer ? type.bits - 2 : std::ilogb(type.max_value());
   args.cover = a.cover;
+  args.given = a.given;
   const int64_t room = exec.device().shared_per_block - 1024;  // a little is taken by the kernel itself
   args.staged = k * 5 <= room;
   require(k <= room, "the weight has too many columns for this device");

@@ -158,7 +158,12 @@ __device__ void rtn_row(const RtnArgs& a) {
     const int64_t base = static_cast<int64_t>(g) * a.length;
     float min, max;
     extent(weights, base, a.length, lane, min, max);
-    const Choice c = choose(a, min, max, global);
+    Choice c = choose(a, min, max, global);
+    if (a.given) {
+      c.codes = c.stored = read_number(a.scale_type, a.scales, row * a.groups + g);
+      __syncwarp();  // before it is written again
+      if (!isfinite(c.stored)) c.overflow = 1;
+    }
     if (lane == 0) {
       if (c.ideal > 0) {
         atomicMin(&least, __float_as_int(c.ideal));

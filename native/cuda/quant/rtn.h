@@ -27,7 +27,7 @@ struct RtnArgs {
   float constant_zero, levels;
   float least_scale;  // of the scale type
   float top;          // where a float grid puts the largest magnitude
-  int top_power, cover, has_global;
+  int top_power, cover, has_global, given;
   const float* global;  // one f32, when has_global
   float* largest;       // [n], of the pass that finds it
   RtnStats* stats;      // [n]

@@ -23,7 +23,7 @@ export function inspectQuantized(dir: string): Inspection {
       sparsity: module.sparsity,
       shape: module.shape,
       group: printGranularity(module.granularity),
-      scales: module.scales.dtype,
+      scales: module.scales.twoLevel ? `${module.scales.dtype} two-level` : module.scales.dtype,
       zeros: module.zeros.kind,
       bytes: sum([...moduleTensors(name, module).values()].map((spec) => tensorBytes(weights, spec.name))),
       error: module.quality?.relativeError ?? null,

@@ -80,6 +80,7 @@ export function schemeOfModule({
     symmetric: zeros.kind === 'none' || middle,
     scaleDtype: scales.dtype,
     globalScale: scales.global,
+    ...(scales.twoLevel && { twoLevel: true as const }),
     ...(sparsity === '2:4' && { sparsity }),
   };
 }

@@ -34,6 +34,12 @@ export const SCHEME_FIELDS: readonly MethodOption[] = [
     says: 'f16, bf16, f32, e8m0 or e4m3',
   },
   {
+    field: 'groupScales',
+    flags: '--group-scales <kind>',
+    help: 'free, or integer: whole multiples of one scale a row, for products with int8 (default: free)',
+    takes: ['free', 'integer'],
+  },
+  {
     field: 'sparsity',
     flags: '--sparsity <pattern>',
     help: '2:4: set two of every four weights along K to 0 (default: none)',

@@ -5,8 +5,16 @@ import type { RecipeRule } from './recipe.js';
 import { type FullSettings, overrideScheme, type SchemeSettings } from './settings.js';
 
 /** The scheme that settings describe. Throws LPQ_TYPE, LPQ_USAGE, LPQ_SPARSITY. */
-export function schemeFrom({ bits, dtype, groupSize, symmetric, scaleDtype, sparsity }: SchemeSettings): QuantScheme {
-  return schemeFromOptions({ bits, dtype, groupSize, asym: symmetric === false, scaleDtype, sparsity });
+export function schemeFrom({
+  bits,
+  dtype,
+  groupSize,
+  symmetric,
+  scaleDtype,
+  groupScales,
+  sparsity,
+}: SchemeSettings): QuantScheme {
+  return schemeFromOptions({ bits, dtype, groupSize, asym: symmetric === false, scaleDtype, groupScales, sparsity });
 }
 
 /**

@@ -31,6 +31,7 @@ export interface SchemeSettings {
   readonly groupSize?: number | 'channel';
   readonly symmetric?: boolean;
   readonly scaleDtype?: string;
+  readonly groupScales?: 'free' | 'integer';
   readonly sparsity?: 'none' | '2:4';
 }
 

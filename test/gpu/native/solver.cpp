@@ -504,6 +504,42 @@ void rtn(Device& d, Host& host, const Type& type, DType w_dtype, DType scale_dty
   }
 }
 
+// Two-level scales, and rounding with scales that are given: the CPU's bytes.
+void two_levels(Device& d, Host& host, DType w_dtype, DType scale_dtype, int64_t n, int64_t k, int64_t length) {
+  const std::string name = "two levels " + std::string(dtype_name(w_dtype)) + " " +
+                           std::string(dtype_name(scale_dtype)) + " " + std::to_string(n) + "x" + std::to_string(k);
+  const int64_t groups = k / length;
+  const Tensor w = filled(w_dtype, {n, k}, [&](int64_t) { return std::exp2(between(-6, -3)) * normal(); }),
+               group = filled(DType::i32, {k}, [&](int64_t j) { return static_cast<double>(j / length); }),
+               m = filled(DType::f32, {k, k}, [&](int64_t) { return std::fabs(normal()); }),
+               scale = filled(DType::f32, {n, groups}, [&](int64_t) { return 0.01 * normal() + 1e-4; });
+  for (int64_t i = 0; i < length; ++i) set(w, i, 0);          // a group of zeros
+  for (int64_t i = 0; i < k && n > 1; ++i) set(w, k + i, 0);  // a row of them
+  for (const bool metric : {false, true}) {
+    std::vector<Tensor> in{w, group};
+    if (metric) in.push_back(m);
+    const auto energy = [&](auto& on) {
+      return on.run("group_energy", in, {poisoned(DType::f32, {n, groups})}, {})[0];
+    };
+    const Tensor want = energy(host);
+    report.that(name + (metric ? ": energy in a metric" : ": energy"), same_bytes(want, energy(d)));
+    const Params how = params({{"scaleDtype", std::string(dtype_name(scale_dtype))}});
+    report.that(name + ": scales", same_bytes(host.run("two_level_scales", {want}, {copy(scale)}, how)[0],
+                                              d.run("two_level_scales", {want}, {copy(scale)}, how)[0]));
+  }
+  Params p = type_params(kI4);
+  p.set("groupSize", static_cast<double>(length));
+  p.set("symmetric", 1.0);
+  p.set("given", 1.0);
+  const Tensor given = filled(scale_dtype, {n, groups}, [&](int64_t) { return std::exp2(between(-8, -4)); });
+  const auto out = [&] {
+    return std::vector<Tensor>{poisoned(DType::u8, {n, k / 2}), copy(given), poisoned(DType::f64, {9})};
+  };
+  const auto a = host.run("rtn", {w}, out(), p), b = d.run("rtn", {w}, out(), p);
+  report.that(name + ": codes of given scales",
+              same_bytes(a[0], b[0]) && same_bytes(given, b[1]) && same_bytes(given, a[1]));
+}
+
 // rows x columns elements as tiles of 16 x 16 with permuted digits, and as columns of a bitstream whose words lie
 // apart.
 void layouts(Device& d, Host& host, int bits, bool streamed, bool ordered) {
@@ -611,6 +647,7 @@ int main(int argc, char** argv) {
     solver(d, host, kU3, false, false, 18, 150, 50, false, DType::f16);
     solver(d, host, kF4, true, false, 17, 96, 32, false, DType::f8_e8m0);
     rtn(d, host, kI4, DType::bf16, DType::f16, {}, false, 9, 96, 32, false);
+    two_levels(d, host, DType::bf16, DType::f16, 5, 384, 128);
     rtn(d, host, kU3, DType::f16, DType::f16, DType::u8, false, 5, 60, 20, true);
     layouts(d, host, 4, true, true);
     layouts(d, host, 3, false, false);
@@ -637,6 +674,8 @@ int main(int argc, char** argv) {
     whole(d, host, kU3, false, 256, 1024, 128);
     whole(d, host, kI2, true, 256, 1024, 64);
     for (const DType w : {DType::bf16, DType::f16, DType::f32}) {
+      two_levels(d, host, w, DType::f16, 37, 640, 128);
+      two_levels(d, host, w, DType::f32, 11, 1152, 128);
       rtn(d, host, kI4, w, DType::f16, {}, false, 37, 640, 128, false);
       rtn(d, host, kU4, w, DType::f16, DType::u8, false, 21, 630, 70, false);
       rtn(d, host, kU3, w, DType::bf16, DType::f16, false, 21, 637, 637, false);
