@@ -3,7 +3,7 @@ import { benchSchema, count, positive } from '../record.js';
 
 /** One step of a model. */
 const modelRowSchema = z.strictObject({
-  /** Of the blocks' linears: dense (16 bits), u4, ..., w4ax, w8a8, fp8. */
+  /** Of the blocks' linears: dense (16 bits), u4, ..., w4ax, w4a8, w8a8, fp8. */
   weights: z.string(),
   /** Bits of keys and values. */
   kv: z.int(),

@@ -5,6 +5,7 @@ import type { ResidentModel } from '../../src/generate/resident.js';
 import { type CometWeight, cometKernel } from '../../src/model/kernels/comet.js';
 import type { PackedWeight } from '../../src/model/kernels/kernel.js';
 import { type TilusWeight, tilusKernel } from '../../src/model/kernels/tilus.js';
+import { type W4a8Weight, w4a8Kernel } from '../../src/model/kernels/w4a8.js';
 import { w8a8Kernel } from '../../src/model/kernels/w8a8.js';
 import { tensorsOf } from '../../src/model/packed.js';
 import type { BlockWeights, ModelGraph } from '../../src/model/program.js';
@@ -96,9 +97,17 @@ interface Place {
 }
 
 function packed(place: Place, form: PackedForm, options: WeightOptions): PackedWeight {
-  if (form.kind === 'type') return weightOfType(place, form, options.group);
-  return form.kind === 'w4ax' ? weightOfBlocks(place, options.int4Share) : weightOfBytes(place, form.kind);
+  return form.kind === 'type' ? weightOfType(place, form, options.group) : WEIGHTS[form.kind](place, options);
 }
+
+const WEIGHTS: Readonly<
+  Record<Exclude<PackedForm['kind'], 'type'>, (place: Place, options: WeightOptions) => PackedWeight>
+> = {
+  w4ax: (place, { int4Share }) => weightOfBlocks(place, int4Share),
+  w4a8: weightOfTwoLevels,
+  w8a8: (place) => weightOfBytes(place, 'w8a8'),
+  fp8: (place) => weightOfBytes(place, 'fp8'),
+};
 
 function weightOfType(
   { noise, dtype, shape, shift }: Place,
@@ -118,8 +127,9 @@ function weightOfType(
   };
 }
 
-/** Root mean squares of the random codes of 4 bits, of i8 and of f8e4m3. */
-const SIZES = { w4ax: 4.6, w8a8: 74, fp8: 110 } as const;
+/** Root mean squares of the random codes of 4 bits, those times FACTOR, of i8 and of f8e4m3. */
+const FACTOR = 9;
+const SIZES = { w4ax: 4.6, w4a8: 4.6 * FACTOR, w8a8: 74, fp8: 110 } as const;
 
 /** A scale for every row or block, so that products stay as large as what is multiplied: what overflows has no codes. */
 function scalesOf(rt: NativeRuntime, shape: readonly number[], size: number, k: number): Tensor {
@@ -136,6 +146,21 @@ function weightOfBytes({ rt, noise, shape, shift }: Place, kind: 'w8a8' | 'fp8')
     groupSize: 0,
     weights: kind === 'w8a8' ? noise.fill('codes', 'i8', shape, shift) : noise.fill('finite', 'f8_e4m3', shape, shift),
     scales: scalesOf(rt, [n, 1], SIZES[kind], k),
+  };
+}
+
+/** Layout w4a8 (docs/internals/layouts/comet.md), every group with the same factor. */
+function weightOfTwoLevels({ rt, noise, shape, shift }: Place): W4a8Weight {
+  const [n, k] = shape;
+  const [down, across] = [Math.ceil(n / 16), k / 128];
+  return {
+    kernel: w4a8Kernel,
+    shape,
+    type: typeParams(quantType('i4')),
+    groupSize: 128,
+    weights: noise.fill('codes', 'u8', [down, across, 1024], shift),
+    scales: scalesOf(rt, [n], SIZES.w4a8, k),
+    groups: uploadTyped(rt, 'i8', [across, 16 * down], new Int8Array(across * 16 * down).fill(FACTOR)),
   };
 }
 

@@ -8,9 +8,9 @@ import type { TileCodes, TileScales } from './tile-rules.js';
 /** A module or a rank's part of it, in canonical form. */
 export type Parts = Map<DecodedPart, Tensor>;
 
-const STORED = { F16: 'f16', BF16: 'bf16', U8: 'u8', F32: 'f32' } as const;
+const STORED = { F16: 'f16', BF16: 'bf16', U8: 'u8', I8: 'i8', F32: 'f32' } as const;
 
-const WIDTHS = { u8: 8, f16: 16, bf16: 16, f32: 32 } as const;
+const WIDTHS = { u8: 8, i8: 8, f16: 16, bf16: 16, f32: 32 } as const;
 
 /** Scales, and zero points where they have a tensor of their own, on their way. */
 export interface ReadScales {

@@ -58,7 +58,7 @@ export async function runKernel(
   try {
     if (rules.compare) return await rules.compare(ctx, rt, name, module, decoded, packed);
     const x = activations(k, ctx.seed);
-    const codes = rules.codes ? packed.weights.dtype : undefined;
+    const codes = rules.codes === true ? packed.weights.dtype : rules.codes;
     const read = codes ? asCodes(x, k, codes) : x;
     const reference = await referenceOf(ctx, rules, module, decoded, read, codes === 'f8_e4m3');
     const { columns, product, size, stored, rounded, rounds } = reference;

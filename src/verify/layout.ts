@@ -43,8 +43,8 @@ export interface KernelRules {
   readonly fused?: boolean;
   /** On devices without wgmma weights become the type of the activations above 16 tokens. */
   readonly roundsWithoutWgmma?: boolean;
-  /** Activations become codes of the weights' dtype. */
-  readonly codes?: boolean;
+  /** Activations become codes, one scale per token: of the weights' dtype (true), or of this one. */
+  readonly codes?: true | 'i8';
   /** Instead of the comparison of products with fp64; returns the largest error / bound. */
   compare?(
     ctx: ModuleContext,

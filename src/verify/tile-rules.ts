@@ -65,7 +65,7 @@ export interface TileScales {
   /** The last part of their tensor's name. */
   readonly name: string;
   readonly form: string;
-  readonly dtype: 'F16' | 'BF16' | 'U8' | 'F32';
+  readonly dtype: 'F16' | 'BF16' | 'U8' | 'I8' | 'F32';
   readonly groups: number;
   readonly padded: number;
   /** Halves {s, -z s} in the one tensor. */

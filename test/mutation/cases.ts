@@ -61,6 +61,7 @@ export const CASES: readonly Case[] = [
   { target: 'tilus', variant: 'channel' },
   { target: 'tilus', variant: 'gathered' },
   { target: 'comet', variant: 'codes' },
+  { target: 'w4a8', variant: 'twoLevel' },
   { target: 'sm80', variant: 'mixed' },
   { target: 'sm86', variant: 'zeros' },
   { target: 'sm89', variant: 'bytes128' },

@@ -64,6 +64,7 @@ export const VARIANTS = {
     scheme: { dtype: 'i8', groupSize: 'channel' },
     rules: [...PLAIN, [/layers\.1\.self_attn\.v_proj/, { bits: 4, groupSize: 128 }]],
   },
+  twoLevel: { model: 'dense', scheme: { bits: 4, groupSize: 128, groupScales: 'integer' }, rules: PLAIN },
   bytes128: { model: 'dense', scheme: { dtype: 'i8', groupSize: 128 }, rules: PLAIN },
   bytesAsym: { model: 'dense', scheme: { bits: 8, groupSize: 128, asym: true }, rules: PLAIN },
   fp8: { model: 'dense', scheme: { dtype: 'f8e4m3', groupSize: 'channel' }, rules: PLAIN },

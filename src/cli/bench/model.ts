@@ -36,7 +36,7 @@ export function benchModelCommand(bench: Command, run: Run): Command {
       )
       .option(
         '--weights <list>',
-        'dense (16 bits), types such as u4,u3,f6e3m2, or with low-bit activations w4ax, w8a8, fp8',
+        'dense (16 bits), types such as u4,u3,f6e3m2, or with low-bit activations w4ax, w4a8, w8a8, fp8',
         'dense,u4',
       )
       .option('--group <n>', 'group size of types: 32, 64, 128 or channel', '128')

@@ -10,6 +10,7 @@ import { packQuantized } from './pack-quantized.js';
 import { sparseMarlinLayout } from './sparse-marlin.js';
 import { tilusLayout } from './tilus.js';
 import { turbomindLayout, turbomindSm70Layout } from './turbomind.js';
+import { w4a8Layout } from './w4a8.js';
 import { floatQuantized, floatStatic, intQuantized } from './whole-bytes.js';
 
 /** Every layout that targets choose among; GGUF has a writer of its own. */
@@ -20,6 +21,7 @@ export const PACK_LAYOUTS: readonly PackLayout[] = [
   turbomindLayout,
   turbomindSm70Layout,
   cometLayout,
+  w4a8Layout,
   gptqLayout,
   gptqV2Layout,
   awqLayout,

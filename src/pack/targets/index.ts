@@ -18,6 +18,7 @@ import { modelopt } from './modelopt.js';
 import { sparseMarlin } from './sparse_marlin.js';
 import { tilus } from './tilus.js';
 import { turbomind, turbomindSm70 } from './turbomind.js';
+import { w4a8 } from './w4a8.js';
 
 /** Every target, in the order that lists show. */
 export const PACK_TARGETS: readonly PackTarget[] = [
@@ -28,6 +29,7 @@ export const PACK_TARGETS: readonly PackTarget[] = [
   turbomindSm70,
   tilus,
   comet,
+  w4a8,
   gptq,
   gptqV2,
   awq,

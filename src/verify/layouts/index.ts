@@ -14,6 +14,7 @@ import { carried, dense } from './plain.js';
 import { sparseMarlin } from './sparse-marlin.js';
 import { tilus } from './tilus.js';
 import { turbomind, turbomindSm70 } from './turbomind.js';
+import { w4a8 } from './w4a8.js';
 import { floatQuantized, floatStatic, intQuantized } from './whole-bytes.js';
 
 /** Every layout of packed modules. */
@@ -24,6 +25,7 @@ export const LAYOUTS: readonly VerifiedLayout[] = [
   turbomindSm70,
   tilus,
   comet,
+  w4a8,
   gptq,
   gptqV2,
   packQuantized,

@@ -163,6 +163,15 @@ export const LAYOUT_MUTANTS: readonly Mutant[] = [
     ],
   ),
   ...mutants(
+    'src/pack/layouts/w4a8',
+    ['w4a8'],
+    [
+      ['to.rows[row] = largest / m', 'to.rows[row] = largest', 'scales of rows are the largest of their groups'],
+      ['to.multiples[g * pitch + row]', 'to.multiples[row * groups + g]', 'multiples lie row by row'],
+      ['to.multiples.fill(0)', 'to.multiples.fill(1)', 'multiples of padding are 1'],
+    ],
+  ),
+  ...mutants(
     'src/pack/layouts/awq',
     ['awq'],
     [

@@ -145,6 +145,19 @@ test('w8a8: a model of bytes writes through its kernel what its decoded weights 
   }
 });
 
+test('w4a8: a two-level grid writes through its kernel what its decoded weights write', async () => {
+  const [from, to] = [path.join(dir, 'two-level'), path.join(dir, 'w4a8')];
+  await rounded(from, { bits: 4, groupSize: 128, groupScales: 'integer' });
+  await packCheckpoint({ input: CanonicalCheckpoint.open(from), target: 'w4a8', output: to, runtime: rt });
+  // Activations rounded to bytes may turn a choice between near ties, but do not in these.
+  const options = { maxTokens: 8 };
+  const [want] = await texts(artifactSource(to, rt), PROMPTS.slice(0, 1), options);
+  const kernels = artifactSource(to, rt, true, true);
+  assert.ok('packed' in kernels && kernels.packed('model.layers.0.mlp.up_proj.weight')?.kernel.name === 'w4a8');
+  const [through] = await texts(kernels, PROMPTS.slice(0, 1), options);
+  assert.deepEqual(through?.ids, want?.ids);
+});
+
 test('a sequence becomes the same beside others, after a long prompt too, greedy and drawn', async () => {
   const long = 'It was the best of times, it was the worst of times. '.repeat(12);
   for (const sampling of [GREEDY, { temperature: 0.9, topK: 40, topP: 0.95, seed: 5 }]) {

@@ -60,6 +60,7 @@ const CASES: readonly (readonly [target: string, kernel: string, options: Parame
   ['turbomind', 'turbomind', { type: 'f4e2m1', n: 0, k: 256, group: 32, scaleDtype: 'f8_e8m0' }],
   ['turbomind', 'turbomind', { type: 'f8e4m3', n: 0, k: 256, group: 128 }],
   ['comet', 'comet', { type: 'i4', n: 0, k: 256, group: 128, activations: activations([8, 4]) }],
+  ['w4a8', 'w4a8', { type: 'i4', n: 0, k: 256, group: 128, twoLevel: true }],
   ['compressed-tensors-w8a8', 'w8a8', { type: 'i8', n: 0, k: 256 }],
 ];
 

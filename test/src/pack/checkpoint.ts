@@ -20,6 +20,19 @@ export interface Made {
   readonly groups: number;
 }
 
+/** Scales of two levels, [N], [N, G] and their products, which f16 holds; multiples of a row have no common divisor. */
+export function twoLevels(n: number, groups: number, seed: number) {
+  const rows = integers(n, 64, seed).map((value) => (64 + value) * 2 ** -13);
+  const multiples = integers(n * groups, 32, seed + 1).map((value, i) => (i % groups === 0 ? 1 : value - 15 || 1));
+  return { rows, multiples, products: multiples.map((value, i) => value * rows[Math.floor(i / groups)]!) };
+}
+
+/** f16 of a number that f16 holds, from 2^-14 on. */
+function halfBits(value: number): number {
+  const power = Math.floor(Math.log2(Math.abs(value)));
+  return (value < 0 ? 0x8000 : 0) + ((power + 15) << 10) + (Math.abs(value) / 2 ** power - 1) * 1024;
+}
+
 export function made(options: {
   type: string;
   n: number;
@@ -30,6 +43,7 @@ export function made(options: {
   scaleDtype?: ScaleDtype;
   block?: number;
   global?: boolean;
+  twoLevel?: true;
   extras?: readonly ('g_idx' | 'permutation' | 'mask')[];
   activations?: CanonicalModule['activations'];
   transposed?: boolean;
@@ -41,7 +55,12 @@ export function made(options: {
     type: type.name,
     shape: [n, k],
     granularity: group ? { kind: 'group', size: group } : { kind: 'channel' },
-    scales: { dtype: scaleDtype, block: [options.block ?? 1, group ?? k], global: options.global ?? false },
+    scales: {
+      dtype: scaleDtype,
+      block: [options.block ?? 1, group ?? k],
+      global: options.global ?? false,
+      ...(options.twoLevel && { twoLevel: true }),
+    },
     zeros,
     groupIndex: extras.includes('g_idx'),
     permutation: extras.includes('permutation'),
@@ -55,14 +74,17 @@ export function made(options: {
   const number = (code: number) => (Number.isNaN(decodeCode(type, code)) ? code ^ 0x40 : code);
   const codes = integers(n * k, 2 ** type.bits, seed).map(number);
   // 0x3000 to 0x37ff: f16 between 1/8 and 1/2.
-  const scales = Uint16Array.from(integers(scaleRows * groups, 0x800, seed + 1), (bits) => 0x3000 + bits);
+  const products = options.twoLevel && twoLevels(n, groups, seed).products;
+  const scales = products
+    ? Uint16Array.from(products, halfBits)
+    : Uint16Array.from(integers(scaleRows * groups, 0x800, seed + 1), (bits) => 0x3000 + bits);
   const [low, high] = options.zeroRange ?? [0, 2 ** type.bits - 1];
   const zeroValues = integers(n * groups, high - low + 1, seed + 2).map((value) => value + low);
   zeroValues[0] = low;
   zeroValues[zeroValues.length - 1] = high;
   const permutation = Array.from({ length: k }, (_, j) => (j * 7 + 3) % k);
   const gIdx = Int32Array.from({ length: k }, (_, i) => (i * 5 + 1) % groups);
-  const wide = Float32Array.from(scales, (bits) => bits / 4096);
+  const wide = Float32Array.from(products ?? scales, (value) => (products ? value : value / 4096));
   const data: ModuleData = {
     codes: stream(codes, n, k, type.bits),
     scales:

@@ -33,6 +33,7 @@ const refusedBy = (hardware: RegExp | 'taken', w8a8: RegExp): Record<string, Reg
   ...Object.fromEntries(HARDWARE.map((name) => [name, hardware])),
   ...Object.fromEntries(['marlin', 'gptq', 'gptq_v2', 'awq'].map((name) => [name, NO_INTEGERS])),
   comet: /its activations are not quantized/,
+  w4a8: /not whole multiples of one a row/,
   sparse_marlin: SPARSE,
   'compressed-tensors': 'taken',
   'compressed-tensors-w8a8': w8a8,

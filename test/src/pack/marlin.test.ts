@@ -175,7 +175,7 @@ test('a checkpoint that the target cannot take at all is refused and leaves noth
   );
   await assert.rejects(
     packCheckpoint({ ...request, target: 'exl2' }),
-    designed('LPQ_TARGET', 'sm90, marlin, sparse_marlin, turbomind, turbomind_sm70, tilus, comet, gptq, gptq_v2'),
+    designed('LPQ_TARGET', 'sm90, marlin, sparse_marlin, turbomind, turbomind_sm70, tilus, comet, w4a8, gptq, gptq_v2'),
   );
   const stop = new AbortController();
   stop.abort();

@@ -34,6 +34,11 @@ test('the tensors of a module, whole and in ranks', () => {
     'm.clip F32 2',
     'm.blocks I32 2',
   ]);
+  assert.deepEqual(names(entry('w4a8', twoLevel)), [
+    'm.packed U8 16x2x1024',
+    'm.group_scales I8 2x256',
+    'm.channel_scales F32 256',
+  ]);
   const ranks = entry('marlin', { padded: [256, 128], ranks: { count: 2, split: 'k' } });
   assert.deepEqual(names(ranks), [
     'm.rank0.B I32 8x512',
@@ -47,6 +52,10 @@ const group = (size: number): Partial<PackedModule> => ({
   granularity: { kind: 'group', size },
   scales: { dtype: 'f16', block: [1, size], global: false },
 });
+const twoLevel: Partial<PackedModule> = {
+  granularity: { kind: 'group', size: 128 },
+  scales: { dtype: 'f16', block: [1, 128], global: false, twoLevel: true },
+};
 const channel: Partial<PackedModule> = {
   granularity: { kind: 'channel' },
   scales: { dtype: 'f16', block: [1, 256], global: false },
@@ -115,6 +124,10 @@ const CONTRADICTIONS: readonly [string, Partial<PackedModule>, RegExp][] = [
   ['comet', { ...codes(4, 8), ...group(64) }, /only groups of 128/],
   ['comet', codes(4), /1 blocks of activations are not K \/ 128 = 2/],
   ['comet', group(128), /needs the precisions/],
+  ['w4a8', group(128), /has scales of two levels/],
+  ['w4a8', { ...twoLevel, type: 'i8' }, /no i8 codes/],
+  ['w4a8', { ...twoLevel, padded: [272, 256] }, /pads N to a multiple of 16/],
+  ['w4a8', { ...twoLevel, ...canonical({ permutation: HASH }) }, /no order of columns/],
   ['comet', { ...codes(4, 8), ...canonical({ g_idx: HASH }) }, /no g_idx/],
   ['tilus', codes(4, 8), /activations of 16 bits/],
 ];
