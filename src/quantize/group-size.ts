@@ -35,17 +35,21 @@ export function groupSizeError(
   const others = refused.length - 1;
   const size = printGranularity(scheme.granularity);
   const fitting = GROUP_SIZES.filter((each) => all.every((linear) => linear.k % each === 0));
+  const skip = 'skip these modules with a recipe rule (skip: true).';
   const flag = rule ? `groupSize in the rule ${rule.source}` : '--group-size';
   return new LpqError(
     'LPQ_GROUP_SIZE',
     `groups of ${size} do not divide the ${k} input features of ${name}${others > 0 ? `, nor those of ${others} other module${others > 1 ? 's' : ''} of ${all.length}` : ''}`,
     {
       got: others > 0 ? `${size}; ${kinds(refused)}` : Number(size),
-      expected: `${fitting.length > 0 ? `${fitting.join(', ')} or ` : ''}channel${all.length > 1 ? '; each divides every module' : ''}`,
-      hint:
-        fitting.length > 0
+      expected: scheme.twoLevel
+        ? `${size}: two-level grids have no other groups`
+        : `${fitting.length > 0 ? `${fitting.join(', ')} or ` : ''}channel${all.length > 1 ? '; each divides every module' : ''}`,
+      hint: scheme.twoLevel
+        ? `Leave --group-scales out, or ${skip}`
+        : fitting.length > 0
           ? `Use ${flag} ${fitting[0]}${rule ? '.' : `, or leave it out: the largest of ${GROUP_SIZES.join(', ')} that fits is taken.`}`
-          : `Use ${flag} channel, or skip these modules with a recipe rule (skip: true).`,
+          : `Use ${flag} channel, or ${skip}`,
     },
   );
 }

@@ -81,7 +81,11 @@ function modulesWithoutSize(dir: string, settings: QuantizeOptions['settings'], 
 }
 
 /** The group size of a scheme: `size` where only the default says so; undefined for a scheme with a mistake, told where it is used. */
-function sizeOf({ bits, dtype, groupSize }: SchemeSettings, size: number): SchemeSettings['groupSize'] | undefined {
+function sizeOf(
+  { bits, dtype, groupSize, groupScales }: SchemeSettings,
+  size: number,
+): SchemeSettings['groupSize'] | undefined {
+  if (groupScales === 'integer') return groupSize ?? GROUP_SIZES[0];
   if (groupSize !== undefined || dtype === undefined) return groupSize ?? size;
   try {
     const { granularity } = schemeFromOptions({ bits, dtype });

@@ -6,7 +6,7 @@ import { GPTQ_DEFAULTS } from '../../../src/gptq/options.js';
 import { gptqQuantizer } from '../../../src/gptq/quantizer.js';
 import { bitsPerWeight } from '../../../src/quantize/grid.js';
 import type { QuantizedModule } from '../../../src/quantize/result.js';
-import { type SchemeOptions, schemeFromOptions } from '../../../src/quantize/scheme.js';
+import { checkGroupSize, type SchemeOptions, schemeFromOptions } from '../../../src/quantize/scheme.js';
 import { dequantizeResult } from '../../../src/quantize/stored.js';
 import { rtnQuantizer } from '../../../src/rtn/quantizer.js';
 import { designed } from '../../formats/scratch.js';
@@ -183,4 +183,9 @@ test('what the grid needs of a scheme', () => {
   ];
   for (const [options, says] of refused)
     assert.throws(() => scheme(options), designed('LPQ_USAGE', says), JSON.stringify(options));
+  const odd = { name: 'm', k: 576 };
+  assert.throws(
+    () => checkGroupSize(scheme({ bits: 4 }), odd.name, odd.k),
+    designed('LPQ_GROUP_SIZE', /groups of 128 do not divide the 576 input features of m.*Leave --group-scales out/s),
+  );
 });
