@@ -1,5 +1,5 @@
 import type { NativeRuntime } from '../../native/binding.js';
-import { LpqError } from '../../src/core/error.js';
+import { LpqError, notTaken } from '../../src/core/error.js';
 import type { QuantType } from '../../src/core/quant-type.js';
 import { multipliesCodes } from '../../src/model/packed.js';
 import type { ModelPlan } from '../../src/model/plan.js';
@@ -35,6 +35,13 @@ export function parseForms(text: string): WeightForm[] {
   );
 }
 
+/** --head: one form. Throws LPQ_USAGE, LPQ_TYPE. */
+export function parseHead(text: string): WeightForm {
+  const [form, ...more] = parseForms(text);
+  if (form === undefined || more.length > 0) throw notTaken('--head', text, 'one of the forms of --weights');
+  return form;
+}
+
 /** Input features of a linear come in such runs. */
 const RUNS = { w4ax: 128, w4a8: 128, w8a8: 16, fp8: 16 } as const;
 
@@ -55,6 +62,14 @@ export function requireForm(rt: NativeRuntime, graph: ModelGraph, shape: string,
       expected: `a multiple of ${RUNS[kind]}`,
       hint: 'Leave it out of --weights.',
     });
+}
+
+/** Throws LPQ_USAGE where the head is the embedding, which is read row by row. */
+export function requireHead(graph: ModelGraph, shape: string, { kind, name }: WeightForm): void {
+  if (kind === 'dense' || !graph.head.tied) return;
+  throw new LpqError('LPQ_USAGE', `--head ${name} does not fit ${shape}: its lm_head is the embedding`, {
+    hint: 'Leave out --head, or use the shape of a model whose lm_head is a weight of its own.',
+  });
 }
 
 /** Throws LPQ_USAGE. */

@@ -14,7 +14,7 @@ import type { KvScheme } from '../../src/model/source.js';
 import { Noise } from '../kernels/operands.js';
 import { type BenchEvents, benchRecord } from '../record.js';
 import type { ModelShape } from '../shapes.js';
-import { requireDense, requireForm, type WeightForm } from './forms.js';
+import { requireDense, requireForm, requireHead, type WeightForm } from './forms.js';
 import { Scratch } from './memory.js';
 import { record } from './record.js';
 import type { ModelBench, ModelRow } from './schema.js';
@@ -30,6 +30,8 @@ export interface ModelBenchRequest {
   readonly group: number;
   /** Of w4ax: share of the blocks of activations that have 4 bits. */
   readonly int4Share: number;
+  /** What lm_head is multiplied as. */
+  readonly head: WeightForm;
   readonly kv: readonly (16 | 8 | 4 | 2)[];
   /** Sequences of a decode step, and tokens of each. */
   readonly m: readonly number[];
@@ -54,7 +56,7 @@ const ID_STEP = 7919;
 /**
  * Times steps of a model with random weights: our graph, recorded once and replayed by the device where it can. Throws LPQ_USAGE for
  * shapes with mixtures of experts, whose routing is read back between stages, LPQ_DEVICE for caches of few bits on the CPU, LPQ_CONFIG, and what
- * requireForm throws.
+ * requireForm and requireHead throw.
  */
 export async function benchModel(
   rt: MeasuredRuntime,
@@ -72,7 +74,8 @@ export async function benchModel(
       hint: 'Use --device cuda, or --kv 16.',
     });
   const graph = buildGraph(plan);
-  for (const form of forms) requireForm(rt, graph, shape.name, form);
+  for (const form of [...forms, request.head]) requireForm(rt, graph, shape.name, form);
+  requireHead(graph, shape.name, request.head);
   const scratch = new Scratch(rt);
   const noise = new Noise(rt);
   const rows: ModelRow[] = [];
@@ -114,6 +117,7 @@ export async function benchModel(
     measuredBlocks: blocks,
     group: request.group,
     int4Share: request.int4Share,
+    head: request.head.name,
     activations: rt.activationDtype,
     passes,
     rows,

@@ -43,6 +43,8 @@ export const modelBenchSchema = benchSchema('lpq-model-bench', {
   group: z.int().nonnegative(),
   /** Share of the blocks of activations that have 4 bits in w4ax. */
   int4Share: z.number().min(0).max(1),
+  /** Of lm_head, named as those of the rows. */
+  head: z.string().default('dense'),
   activations: z.string(),
   passes: count,
   rows: z.array(modelRowSchema),

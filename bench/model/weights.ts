@@ -23,12 +23,14 @@ export interface WeightOptions {
   readonly group: number;
   /** Of w4ax: share of the blocks of activations that have 4 bits. */
   readonly int4Share: number;
+  /** What lm_head is multiplied as. */
+  readonly head: WeightForm;
 }
 
 /**
  * A model of random weights on a runtime's device: linears of blocks in a form, those of one input joined (model/siblings.ts), types as
- * `lpq pack --target tilus` lays them out (unsigned ones symmetric about their middle), all else in 16 bits. The caller disposes of it with
- * disposeResident.
+ * `lpq pack --target tilus` lays them out (unsigned ones symmetric about their middle), lm_head in its own, all else in 16 bits. The
+ * caller disposes of it with disposeResident.
  */
 export async function randomModel(
   rt: NativeRuntime,
@@ -42,7 +44,16 @@ export async function randomModel(
   let shift = 0;
   const fill = (shape: readonly number[]) => noise.fill('numbers', dtype, shape, shift++);
   tell(`${form.name}: making what is outside of blocks`);
-  const outer: BlockWeights = new Map([...graph.outer].map(([name, shape]) => [name, fill(shape)]));
+  const { head } = options;
+  const headName = `${graph.head.name}.weight`;
+  const outer: BlockWeights = new Map();
+  for (const [name, shape] of graph.outer) {
+    if (head.kind === 'dense' || name !== headName) outer.set(name, fill(shape));
+    else {
+      const place = { rt, noise, dtype, shape: shape as [number, number], shift: shift++, feed: 0 };
+      outer.packed = new Map([[name, packed(place, head, options)]]);
+    }
+  }
   const blocks: BlockWeights[] = [];
   try {
     for (const [index, block] of graph.blocks.entries()) {

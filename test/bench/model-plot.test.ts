@@ -18,7 +18,16 @@ const BENCH: ModelBench = {
     ...{ device: 'cuda:0', gpu: 'GPU', arch: 90, multiprocessors: 1, l2Bytes: 1, isa: 'avx2', threads: 1 },
     processor: 'CPU',
   },
-  ...{ blocks: 4, measuredBlocks: 4, group: 128, int4Share: 0.84, activations: 'bf16', passes: 1, seconds: 1 },
+  ...{
+    blocks: 4,
+    measuredBlocks: 4,
+    group: 128,
+    int4Share: 0.84,
+    head: 'dense',
+    activations: 'bf16',
+    passes: 1,
+    seconds: 1,
+  },
   leftOut: [],
   rows: [
     { ...row('dense', 16, 1, 2048), phase: 'prefill' },

@@ -147,6 +147,24 @@ test('weights of every form, multiplied by 16 bits and by codes', async () => {
   for (const [i, op] of rounded.entries()) assert.ok(rows[i]!.kernels[op]! > 0);
 });
 
+test('lm_head in a form of its own', async () => {
+  const of = async (...head: string[]) => {
+    const results = path.join(scratch(), 'head.json');
+    const ran = await bench(
+      ...['--shape', 'tiny', '--blocks', '1', '--m', '2', '--context', '8', '--prefill', '0', '--passes', '1'],
+      ...['--weights', 'dense', '--results', results, '--quiet', ...head],
+    );
+    assert.equal(ran.code, 0, ran.stderr);
+    return modelBenchSchema.parse(JSON.parse(readFileSync(results, 'utf8')));
+  };
+  const [plain, u4] = [await of(), await of('--head', 'u4')];
+  assert.deepEqual([plain.head, u4.head], ['dense', 'u4']);
+  // 2048 x 256: 16 bits, or 4 and a scale of 16 for each 128.
+  const [wide = 0, packed = 0] = [plain, u4].map(({ rows }) => rows[0]?.weightBytes);
+  assert.equal(wide - packed, 2048 * 256 * (2 - 0.5 - 2 / 128));
+  assert.ok(u4.rows[0]!.kernels.gemm_packed! > 0);
+});
+
 test('all blocks of activations may have 4 bits, or 8', async () => {
   for (const share of ['0', '1']) {
     const ran = await bench(
@@ -181,6 +199,11 @@ test('what cannot be timed is refused', async () => {
       /--weights fp8 does not fit .*'model\.layers\.0\.mlp\.down_proj' has 520 inputs/,
     ],
     [['--shape', 'tiny', '--kv', '4'], /low-bit KV cache can be timed on a CUDA device only/],
+    [['--shape', 'tiny', '--head', 'u4,u3'], /--head does not take 'u4,u3'/],
+    [
+      ['--shape', 'llama-3.2-1b', '--head', 'u4', '--blocks', '1'],
+      /--head u4 does not fit .*: its lm_head is the embedding/,
+    ],
     [['--shape', 'tiny-moe'], /block 0 of tiny-moe has a mixture of experts/],
   ] as const) {
     const ran = await bench(...args);

@@ -13,6 +13,7 @@ interface ModelFlags extends ResultFlags {
   readonly weights: string;
   readonly group: string;
   readonly actInt4Share: number;
+  readonly head: string;
   readonly kv: string;
   readonly m: string;
   readonly context: string;
@@ -46,6 +47,7 @@ export function benchModelCommand(bench: Command, run: Run): Command {
         number('--act-int4-share'),
         0.84,
       )
+      .option('--head <form>', 'lm_head: dense, or one of the other forms of --weights', 'dense')
       .option('--kv <list>', 'bits of keys and values: 16, 8, 4 or 2', '16')
       .option('--m <list>', 'number of sequences in a decode step', '1,16')
       .option('--context <list>', 'tokens of each sequence', '1024')
@@ -59,7 +61,7 @@ export function benchModelCommand(bench: Command, run: Run): Command {
 
 async function model(flags: ModelFlags, run: Run): Promise<void> {
   const { parseGroup } = await import('../../../bench/kernels/cases.js');
-  const { parseForms } = await import('../../../bench/model/forms.js');
+  const { parseForms, parseHead } = await import('../../../bench/model/forms.js');
   const { modelShape } = await import('../../../bench/shapes.js');
   const { listed } = await import('../../../bench/lists.js');
   const rt = openRuntime(run, flags);
@@ -70,7 +72,16 @@ async function model(flags: ModelFlags, run: Run): Promise<void> {
   if (int4Share < 0 || int4Share > 1) throw notTaken('--act-int4-share', int4Share, 'a number from 0 to 1');
   const numbers = (option: string, text: string, least: number) => listed(option, text, String, integer(option, least));
   const request = {
-    ...{ shape, blocks, int4Share, forms: parseForms(flags.weights), group: parseGroup(flags.group), prefill, passes },
+    ...{
+      shape,
+      blocks,
+      int4Share,
+      forms: parseForms(flags.weights),
+      head: parseHead(flags.head),
+      group: parseGroup(flags.group),
+      prefill,
+      passes,
+    },
     kv: listed(
       '--kv',
       flags.kv,
