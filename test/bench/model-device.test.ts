@@ -14,7 +14,9 @@ const KERNELS = [
   ),
   ...attentionKernels(),
   ...[1, 2, 4, 8].flatMap((tiles) => [`lpq_gemm_int4_bf16_h${tiles}`, `lpq_gemm_int4_bf16_t${tiles}`]),
-  ...['i8', 'f8', 'w4ax'].flatMap((kind) => [2, 4, 8, 16].map((tiles) => `lpq_gemm_act_${kind}_m${tiles}`)),
+  ...['i8', 'f8', 'g4'].flatMap((kind) => [2, 4, 8, 16].map((tiles) => `lpq_gemm_act8_${kind}_${tiles}x1x1`)),
+  ...['i8', 'f8', 'g4'].map((kind) => `lpq_gemm_act8_${kind}_2x1x2`),
+  ...[2, 4, 8, 16].map((tiles) => `lpq_gemm_act_w4ax_m${tiles}`),
   ...[1, 2].flatMap((tiles) => [2, 4].map((rows) => `lpq_gemm_few_t${tiles}_r${rows}`)),
 ];
 const made = fakeCuda(KERNELS, { hopper: true });
@@ -39,14 +41,14 @@ test('steps over caches of 16 bits and of few are recorded and replayed on a dev
   const bench = ['bench', 'model', '--shape', 'tiny', '--device', 'cuda', '--passes', '1', '--m', '2'];
   const ran = await lpq(
     [
-      ...[...bench, '--weights', 'dense,u4,w4ax,w8a8,fp8', '--kv', '16,8,4,2', '--context', '300,512'],
+      ...[...bench, '--weights', 'dense,u4,w4ax,w4a8,w8a8,fp8', '--kv', '16,8,4,2', '--context', '300,512'],
       ...['--prefill', '300', '--results', results],
     ],
     env,
   );
   assert.equal(ran.code, 0, ran.stderr);
   const { rows, leftOut, machine, activations } = modelBenchSchema.parse(JSON.parse(readFileSync(results, 'utf8')));
-  assert.deepEqual([rows.length, leftOut, machine.gpu, activations], [5 * 4 * 3, [], 'Fake 0', 'bf16']);
+  assert.deepEqual([rows.length, leftOut, machine.gpu, activations], [6 * 4 * 3, [], 'Fake 0', 'bf16']);
   const of = (weights: string, kv: number, phase: string, context: number) =>
     rows.find((row) => row.weights === weights && row.kv === kv && row.phase === phase && row.context === context)!;
   // Every pass takes a millisecond of the fake's clock. Tokens are packed in 128s, of 2 bits in 256s: of so many steps one
@@ -61,10 +63,24 @@ test('steps over caches of 16 bits and of few are recorded and replayed on a dev
   // 2 sequences, 2 kv heads of 64, 4 blocks, keys and values.
   assert.equal(bytes(16), 2 * 300 * 128 * 4 * 2 * 2);
   assert.ok(bytes(8) > bytes(4));
-  const products = { dense: 'linear', u4: 'gemm_packed', w4ax: 'gemm_comet', w8a8: 'gemm_act', fp8: 'gemm_act' };
+  const products = {
+    dense: 'linear',
+    u4: 'gemm_packed',
+    w4ax: 'gemm_comet',
+    w4a8: 'gemm_act',
+    w8a8: 'gemm_act',
+    fp8: 'gemm_act',
+  };
   for (const [weights, op] of Object.entries(products)) assert.ok(of(weights, 4, 'decode', 300).kernels[op]! > 0);
   // Launches: of a block those of docs/internals/decoding.md, then the embedding, the final norm and lm_head; 4 blocks.
-  const launches = { dense: [9, 10], u4: [9, 10], w4ax: [13, 14], w8a8: [13, 14], fp8: [13, 14] } as const;
+  const launches = {
+    dense: [9, 10],
+    u4: [9, 10],
+    w4ax: [13, 14],
+    w4a8: [13, 14],
+    w8a8: [13, 14],
+    fp8: [13, 14],
+  } as const;
   for (const [weights, [exact, packed]] of Object.entries(launches))
     for (const kv of [16, 4])
       assert.equal(of(weights, kv, 'decode', 300).calls, 4 * (kv === 16 ? exact : packed) + 3, `${weights} KV${kv}`);
