@@ -35,10 +35,11 @@ export const measuresSchema = z.strictObject({
   dampAttempts: z.int().positive().optional(),
   clip: clipSchema.optional(),
   range: rangeSchema.optional(),
-  /** --tune: mean squared errors of the block's output on batches held out, and the step that was kept (0: none). */
+  /** --tune: mean squared errors of the block's output on batches held out, where it started, and the step that was kept (0: none). */
   tune: z
     .strictObject({
       steps: z.int().positive(),
+      start: z.enum(['least', 'nearest']),
       kept: z.int().nonnegative(),
       curve: z.array(z.strictObject({ step: z.int().nonnegative(), loss: finite })),
     })

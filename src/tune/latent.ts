@@ -6,6 +6,7 @@ import { constantZero } from '../quantize/grid.js';
 import type { QuantizedModule } from '../quantize/result.js';
 import { storedZeros } from '../quantize/stored.js';
 import { tuneOps } from './ops.js';
+import type { Start } from './options.js';
 
 const TRAINED = ['v', 'f', 'e'] as const;
 type Trained = Record<(typeof TRAINED)[number], Tensor>;
@@ -67,7 +68,8 @@ export class Latent {
     }
     ones.dispose();
     const latent = new Latent(rt, module, w, s, z);
-    latent.first();
+    latent.restart('least');
+    latent.keep();
     return latent;
   }
 
@@ -118,17 +120,19 @@ export class Latent {
     for (const tensor of [w, s, z, weight, gradient, ...Object.values(now), ...Object.values(best)]) tensor.dispose();
   }
 
-  private first(): void {
-    const { rt, module, now, w, z } = this;
+  /** Back to scales and zeros of the module, with the shifts of a start. */
+  restart(start: Start): void {
+    const { rt, module, now, w, s, z } = this;
     const [n, k] = module.shape;
-    ops.cast(rt, uploadTyped(rt, 'f32', this.s.shape, new Float32Array(this.s.byteLength / 4).fill(1)), now.f);
-    ops.zero(rt, now.e);
-    ops.zero(rt, this.gradient);
+    const ones = uploadTyped(rt, 'f32', s.shape, new Float32Array(s.byteLength / 4).fill(1));
+    ops.cast(rt, ones, now.f);
+    for (const tensor of [now.v, now.e, this.gradient]) ops.zero(rt, tensor);
     const codes = rt.allocate('u8', [n, k]);
-    ops.unpackCodes(rt, module.codes, codes, { bits: module.scheme.type.bits });
-    tuneOps.start(rt, { w, codes, scale: this.s, zero: z }, now.v, this.params);
-    codes.dispose();
-    this.keep();
+    if (start === 'least') {
+      ops.unpackCodes(rt, module.codes, codes, { bits: module.scheme.type.bits });
+      tuneOps.start(rt, { w, codes, scale: s, zero: z }, now.v, this.params);
+    }
+    for (const tensor of [ones, codes]) tensor.dispose();
     this.refresh();
   }
 

@@ -6,10 +6,26 @@ export interface TuneOptions {
   /** How far shifts can go in all steps together, twice, in distances of grid points; scales likewise, in shares. */
   readonly rate: number;
   readonly scaleRate: number;
+  /** Where training begins. */
+  readonly start: Start | 'best';
+  /** With the best start: the share of `steps` that each start is tried for. */
+  readonly trial: number;
   readonly seed: number;
 }
 
+/** The least shifts that round to the codes of the method before, or none: the nearest codes by its scales. */
+export type Start = 'least' | 'nearest';
+export const STARTS: readonly Start[] = ['least', 'nearest'];
+
 export const DEFAULT_STEPS = 200;
+
+/** What no option of the command sets. */
+export const TUNE_DEFAULTS: Omit<TuneOptions, 'steps' | 'seed'> = {
+  rate: 1,
+  scaleRate: 1,
+  start: 'least',
+  trial: 0.15,
+};
 
 /** Of methods whose codes can be trained. */
 export const TUNE_OPTION: MethodOption = {
@@ -25,5 +41,5 @@ export const TUNE_OPTION: MethodOption = {
 /** What the settings of a run ask for; undefined: no training. */
 export function tuneOptions({ tune, seed }: OptionValues): TuneOptions | undefined {
   const steps = Number(tune ?? 0);
-  return steps > 0 ? { steps, rate: 1, scaleRate: 1, seed: Number(seed ?? 0) } : undefined;
+  return steps > 0 ? { ...TUNE_DEFAULTS, steps, seed: Number(seed ?? 0) } : undefined;
 }

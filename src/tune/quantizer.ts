@@ -17,7 +17,7 @@ export function tuned(base: Quantizer, options: TuneOptions): Quantizer {
   let warned = false;
   return {
     ...base,
-    options: { ...base.options, tuneRate: options.rate, tuneScaleRate: options.scaleRate, tuneSeed: options.seed },
+    options: { ...base.options, ...recorded(options) },
     feedsFirst: true,
     async solveBlock(task) {
       const lacking = withoutGradient(task.plan);
@@ -35,6 +35,11 @@ export function tuned(base: Quantizer, options: TuneOptions): Quantizer {
       return solved;
     },
   };
+}
+
+/** Under names of their own among the options of the method before; `steps` are an option of the command. */
+function recorded({ rate, scaleRate, start, trial, seed }: TuneOptions): Readonly<Record<string, unknown>> {
+  return { tuneRate: rate, tuneScaleRate: scaleRate, tuneStart: start, tuneTrial: trial, tuneSeed: seed };
 }
 
 /** Puts trained modules in the place of those that the task begins with. */

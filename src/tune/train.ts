@@ -8,14 +8,20 @@ import { RopeCache } from '../model/rope-cache.js';
 import type { BlockLane, BlockTask } from '../quantize/block-task.js';
 import { passBlock } from './block.js';
 import type { Latent } from './latent.js';
-import type { TuneOptions } from './options.js';
+import { STARTS, type Start, type TuneOptions } from './options.js';
 
 /** What training a block came to: mean squared errors of its output on the batches held out. */
 export interface Training {
   readonly steps: number;
-  /** The step that was kept; 0: the start. */
+  readonly start: Start;
+  /** The step that was kept; 0: what the method before made. */
   readonly kept: number;
-  readonly curve: readonly { readonly step: number; readonly loss: number }[];
+  readonly curve: readonly Look[];
+}
+
+interface Look {
+  readonly step: number;
+  readonly loss: number;
 }
 
 /** The share of the batches that only chooses the step, and how often it is asked. */
@@ -24,8 +30,8 @@ const LOOKS = 20;
 
 /**
  * Signed gradient descent (SignRound, arXiv:2309.05516, algorithm 1) on the mean squared error of a block's output, a batch a step, with
- * rates of 1/steps that fall to 0. What is best on batches held out is kept, the start included, so that steps never hurt there. The same
- * bytes for any number of threads. `weights`: the block's, those of latents among them.
+ * rates of 1/steps that fall to 0. What is best on batches held out is kept, the codes of the method before included, so that steps never
+ * hurt there. The same bytes for any number of threads. `weights`: the block's, those of latents among them.
  */
 export async function train(
   task: BlockTask,
@@ -34,37 +40,69 @@ export async function train(
   options: TuneOptions,
 ): Promise<Training> {
   const lane = task.lanes[0] as BlockLane;
-  const { steps } = options;
   const trainer = new Trainer(task, lane, weights, latents);
   const { count } = lane.inputs;
   const held = count === 1 ? 0 : Math.max(1, Math.round(count * HELD_OUT));
   // With one batch, that is all there is to judge by.
   const judges = Array.from({ length: Math.max(1, held) }, (_, i) => count - 1 - i);
-  const random = new Random(options.seed + task.block.index);
-  let order: number[] = [];
-  const curve = [{ step: 0, loss: await trainer.loss(judges) }];
-  let best = curve[0] as { step: number; loss: number };
-  for (let step = 0; step < steps; step++) {
-    task.check('tune');
-    tell(`tuning block ${task.block.index + 1}, step`, step, steps);
-    if (order.length === 0) order = [...random.shuffled(count - held)];
-    await trainer.gradient(order.pop() as number);
-    const share = 1 - step / steps;
-    const rate = (options.rate / steps) * share;
-    const factorRate = (options.scaleRate / steps) * share;
-    for (const latent of latents.values()) {
-      latent.step({ rate, factorRate, zeroRate: rate });
-      latent.refresh();
+  const descent = new Descent(trainer, latents, options, count - held, judges);
+  const before = { step: 0, loss: await trainer.loss(judges) };
+  let start = options.start === 'best' ? undefined : options.start;
+  if (start === undefined) {
+    const tries = Math.max(1, Math.round(options.steps * options.trial));
+    let least = Number.POSITIVE_INFINITY;
+    for (const each of STARTS) {
+      await descent.begin(each, tries, 'trying a start of block');
+      const loss = await trainer.loss(judges);
+      if (loss >= least) continue;
+      [least, start] = [loss, each];
     }
-    const done = step + 1;
-    if (Math.floor((done * LOOKS) / steps) === Math.floor((step * LOOKS) / steps)) continue;
-    const look = { step: done, loss: await trainer.loss(judges) };
+  }
+  const curve: Look[] = [before];
+  let best = before;
+  await descent.begin(start as Start, options.steps, 'tuning block', (look) => {
     curve.push(look);
-    if (look.loss >= best.loss) continue;
+    if (look.loss >= best.loss) return;
     best = look;
     for (const latent of latents.values()) latent.keep();
+  });
+  return { steps: options.steps, start: start as Start, kept: best.step, curve };
+}
+
+/** Steps from a start, with the batches that are not held out in an order that depends on the seed and the block alone. */
+class Descent {
+  constructor(
+    private readonly trainer: Trainer,
+    private readonly latents: ReadonlyMap<string, Latent>,
+    private readonly options: TuneOptions,
+    private readonly batches: number,
+    private readonly judges: readonly number[],
+  ) {}
+
+  async begin(start: Start, steps: number, what: string, onLook?: (look: Look) => void): Promise<void> {
+    const { trainer, options, batches, judges } = this;
+    const { task } = trainer;
+    const latents = [...this.latents.values()];
+    for (const latent of latents) latent.restart(start);
+    const random = new Random(options.seed + task.block.index);
+    let order: number[] = [];
+    for (let step = 0; step < steps; step++) {
+      task.check('tune');
+      tell(`${what} ${task.block.index + 1}, step`, step, steps);
+      if (order.length === 0) order = [...random.shuffled(batches)];
+      await trainer.gradient(order.pop() as number);
+      const share = 1 - step / steps;
+      const rate = (options.rate / steps) * share;
+      const factorRate = (options.scaleRate / steps) * share;
+      for (const latent of latents) {
+        latent.step({ rate, factorRate, zeroRate: rate });
+        latent.refresh();
+      }
+      const done = step + 1;
+      if (!onLook || Math.floor((done * LOOKS) / steps) === Math.floor((step * LOOKS) / steps)) continue;
+      onLook({ step: done, loss: await trainer.loss(judges) });
+    }
   }
-  return { steps, kept: best.step, curve };
 }
 
 class Trainer {
@@ -73,7 +111,7 @@ class Trainer {
   private readonly ropes = new RopeCache();
 
   constructor(
-    private readonly task: BlockTask,
+    readonly task: BlockTask,
     private readonly lane: BlockLane,
     private readonly weights: BlockWeights,
     latents: ReadonlyMap<string, Latent>,

@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url';
 import { deviceFor } from '../../../src/cli/quantize/method.js';
 import type { FullSettings } from '../../../src/cli/quantize/settings.js';
 import { LpqError } from '../../../src/core/error.js';
-import { tuneOptions } from '../../../src/tune/options.js';
+import { TUNE_DEFAULTS, tuneOptions } from '../../../src/tune/options.js';
 import { scratch } from '../../formats/scratch.js';
 
 const root = fileURLToPath(new URL('../../../../', import.meta.url));
@@ -28,7 +28,7 @@ test('training computes on the CPU: auto means it, a CUDA device is refused by n
 
 test('no steps, no training', () => {
   assert.equal(tuneOptions({ tune: 0 }), undefined);
-  assert.deepEqual(tuneOptions({ tune: 7, seed: 3 }), { steps: 7, rate: 1, scaleRate: 1, seed: 3 });
+  assert.deepEqual(tuneOptions({ tune: 7, seed: 3 }), { ...TUNE_DEFAULTS, steps: 7, seed: 3 });
 });
 
 test('--tune alone takes 200 steps; no time is foretold for it; rounding to the nearest has none', () => {

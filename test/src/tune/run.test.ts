@@ -8,6 +8,7 @@ import { GPTQ_DEFAULTS } from '../../../src/gptq/options.js';
 import { gptqQuantizer } from '../../../src/gptq/quantizer.js';
 import { type ModuleLine, quantizeCheckpoint } from '../../../src/quantize/run.js';
 import { schemeFromOptions } from '../../../src/quantize/scheme.js';
+import { TUNE_DEFAULTS } from '../../../src/tune/options.js';
 import { tuned } from '../../../src/tune/quantizer.js';
 import { scratch } from '../../formats/scratch.js';
 import { ARCHITECTURES } from '../model/fixtures.js';
@@ -33,7 +34,7 @@ async function run(name: string, steps: number, threads: number, mtp = false) {
       output,
       scheme: schemeFromOptions({ bits: 3, groupSize: 32 }),
       rules: [],
-      quantizer: tuned(gptqQuantizer(GPTQ_DEFAULTS), { steps, rate: 1, scaleRate: 1, seed: 0 }),
+      quantizer: tuned(gptqQuantizer(GPTQ_DEFAULTS), { ...TUNE_DEFAULTS, steps, seed: 0 }),
       calibration: name === 'llama' ? calibration : { ...calibration, sequences: short },
       lmHead: false,
       mtp,

@@ -1,0 +1,138 @@
+/**
+ * Perplexity of tiny-llama with trained rounding against the figures of the original GPTQ code (128 windows of 512 tokens of the bundled
+ * books, ctx 512). Settings are chosen by `unused`, windows of the calibration text that no run was given; `valid` is the table's text.
+ *
+ *   node dist/bench/quality/tune.js --rows "W4 g128 sym,W2 g64 asym" --seeds 0,1 [--steps 200] [--method gptq|rtn]
+ *     [--set rate=2,scaleRate=0.5] [--threads N] [--choose] [--json FILE]
+ *
+ * --choose: perplexity on `unused` alone.
+ */
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { parseArgs } from 'node:util';
+import { openSource } from '../../formats/canonical/source.js';
+import { createRuntime } from '../../native/binding.js';
+import { bundledCalibration, shareDirectory } from '../../src/calibrate/bundled.js';
+import { loadCalibration } from '../../src/calibrate/text.js';
+import { openTokenizer } from '../../src/calibrate/tokenizer.js';
+import { perplexity, textPerplexity } from '../../src/eval/perplexity.js';
+import { GPTQ_DEFAULTS } from '../../src/gptq/options.js';
+import { gptqQuantizer } from '../../src/gptq/quantizer.js';
+import { openModel } from '../../src/model/graph.js';
+import { type ModuleLine, quantizeCheckpoint } from '../../src/quantize/run.js';
+import { schemeFromOptions } from '../../src/quantize/scheme.js';
+import { rtnQuantizer } from '../../src/rtn/quantizer.js';
+import { TUNE_DEFAULTS, type TuneOptions } from '../../src/tune/options.js';
+import { tuned } from '../../src/tune/quantizer.js';
+import { processorName } from '../machine.js';
+
+/** Of the unquantized model, and the reference GPTQ's best column (act-order, mse) by row. */
+const SOURCE_PPL = 24.8284;
+const REFERENCE: Readonly<Record<string, number>> = {
+  'W4 g128 sym': 25.728,
+  'W4 g128 asym': 25.532,
+  'W3 g128 sym': 28.755,
+  'W3 g128 asym': 28.319,
+  'W2 g64 sym': 54.244,
+  'W2 g64 asym': 48.266,
+};
+const [SAMPLES, LENGTH, CTX, UNUSED] = [128, 512, 512, 128];
+
+const { values } = parseArgs({
+  options: {
+    rows: { type: 'string', default: Object.keys(REFERENCE).join(',') },
+    seeds: { type: 'string', default: '0' },
+    steps: { type: 'string', default: '200' },
+    method: { type: 'string', default: 'gptq' },
+    set: { type: 'string', default: '' },
+    threads: { type: 'string', default: '2' },
+    choose: { type: 'boolean', default: false },
+    json: { type: 'string' },
+  },
+});
+
+const model = path.join(shareDirectory(), 'tiny-llama');
+const threads = Number(values.threads);
+/** As `lpq quantize` computes, and as `lpq eval` does. */
+const [solving, rt] = [createRuntime({ threads, products: 'bf16' }), createRuntime({ threads })];
+const encode = await openTokenizer(model);
+const given = values.set.split(',').filter(Boolean);
+const set = Object.fromEntries(
+  given
+    .map((pair) => pair.split('=') as [string, string])
+    .map(([k, v]) => [k, Number.isNaN(Number(v)) ? v : Number(v)]),
+) as Partial<TuneOptions>;
+
+function schemeOf(row: string) {
+  const float = /^(mxfp4|nvfp4)$/.exec(row);
+  if (float) return schemeFromOptions({ dtype: row });
+  const [width, group, grid] = row.split(' ') as [string, string, string];
+  return schemeFromOptions({ bits: Number(width.slice(1)), groupSize: Number(group.slice(1)), asym: grid === 'asym' });
+}
+
+async function run(row: string, seed: number) {
+  const work = mkdtempSync(path.join(tmpdir(), 'lpq-tune-'));
+  const all = await loadCalibration(bundledCalibration(), encode, { samples: SAMPLES + UNUSED, length: LENGTH, seed });
+  const sequences = all.sequences.slice(0, SAMPLES);
+  const base = values.method === 'rtn' ? rtnQuantizer() : gptqQuantizer(GPTQ_DEFAULTS);
+  const steps = Number(values.steps);
+  const started = performance.now();
+  const lines: ModuleLine[] = [];
+  await quantizeCheckpoint(
+    [solving],
+    {
+      source: model,
+      output: path.join(work, 'out'),
+      scheme: schemeOf(row),
+      rules: [],
+      quantizer: steps > 0 ? tuned(base, { ...TUNE_DEFAULTS, ...set, steps, seed }) : base,
+      calibration: { ...all, sequences, tokens: SAMPLES * LENGTH },
+      lmHead: false,
+      options: {},
+      version: 'bench',
+    },
+    { onModule: (line) => lines.push(line) },
+  );
+  const seconds = (performance.now() - started) / 1000;
+  const source = openSource(path.join(work, 'out'), rt);
+  const unused = await perplexity(rt, source, openModel(source), all.sequences.slice(SAMPLES), { ctx: CTX });
+  const file = path.join(shareDirectory(), 'text', 'books-valid.txt');
+  const valid = values.choose ? undefined : (await textPerplexity(rt, source, file, { ctx: CTX })).ppl;
+  source.close();
+  rmSync(work, { recursive: true });
+  const blocks = [...new Set(lines.map(({ measures }) => JSON.stringify(measures?.tune)))]
+    .filter((text) => text !== undefined)
+    .map((text) => JSON.parse(text) as { kept: number; curve: { step: number; loss: number }[] })
+    .map(({ kept, curve, ...rest }) => ({
+      ...rest,
+      kept,
+      start: curve[0]?.loss,
+      loss: curve.find(({ step }) => step === kept)?.loss,
+    }));
+  return { seed, seconds, unused: unused.ppl, ...(valid !== undefined && { valid }), blocks };
+}
+
+const results: object[] = [];
+const shares: number[] = [];
+for (const row of values.rows.split(',')) {
+  for (const seed of values.seeds.split(',').map(Number)) {
+    const made = await run(row, seed);
+    const reference = REFERENCE[row];
+    const share =
+      made.valid !== undefined && reference !== undefined
+        ? Math.log(made.valid / SOURCE_PPL) / Math.log(reference / SOURCE_PPL)
+        : undefined;
+    if (share !== undefined) shares.push(share);
+    results.push({ row, ...made, ...(share !== undefined && { share }) });
+    console.log(
+      `${row.padEnd(13)} seed ${seed} ${values.set} unused ${made.unused.toFixed(3)} valid ${made.valid?.toFixed(3)} share ${share?.toFixed(3)} ${made.seconds.toFixed(1)} s` +
+        ` ${made.blocks.map(({ start, loss, kept }) => `${((loss as number) / (start as number)).toFixed(3)}@${kept}`).join(' ')}`,
+    );
+  }
+}
+if (shares.length > 0) console.log(`mean share ${(shares.reduce((a, b) => a + b) / shares.length).toFixed(3)}`);
+if (values.json) {
+  const command = `node dist/bench/quality/tune.js ${process.argv.slice(2).join(' ')}`;
+  writeFileSync(values.json, `${JSON.stringify({ command, machine: processorName(), set, results }, null, 2)}\n`);
+}
