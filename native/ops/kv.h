@@ -64,8 +64,8 @@ struct KvForm {
   }
 };
 
-// Decode attention over packed pages and an exact tail: y [B*queries, heads*headDim] f16 or f32, 0 where a query sees
-// no token. q f16 [B*queries, heads*headDim]; the pages; table I32 [B,P]; lengths I32 [B] of packed tokens
+// Decode attention over packed pages and an exact tail: y [B*queries, heads*headDim] f16, bf16 or f32, 0 where a query
+// sees no token. q f16 [B*queries, heads*headDim]; the pages; table I32 [B,P]; lengths I32 [B] of packed tokens
 // (bitdecoding: whole tiles); tailKeys, tailValues f16 [B, R, kvHeads*headDim]; tails I32 [B], at most R. queries (1)
 // tokens of a sequence are its newest, packed or in the tail: query i sees tokens up to its own, the (lengths + tails -
 // queries + i)-th. On CUDA splits overrides into how many runs tokens are cut, warps how many warps a block has, stages
@@ -80,7 +80,7 @@ struct KvDecode : Arguments {
   const Tensor& tail_keys = input("tailKeys", {f16}, {sequences, -1, form.width()});
   const Tensor& tail_values = input("tailValues", {f16}, tail_keys.shape);
   const Tensor& tails = input("tails", {i32}, {sequences});
-  const Tensor& y = output("y", {f16, f32}, {sequences * queries, heads * form.dims});
+  const Tensor& y = output("y", {f16, bf16, f32}, {sequences * queries, heads * form.dims});
   double scale = number("scale");
   int64_t splits = integer("splits", 0), warps = integer("warps", 0), stages = integer("stages", 1);  // 0: not given
 

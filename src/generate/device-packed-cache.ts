@@ -157,18 +157,13 @@ export class DevicePackedCache extends PackedCache<Layer> {
       this.tailsOf(layer.tailKeys, entries),
       this.tailsOf(layer.tailValues, entries),
     ] as const;
-    const wide = y.dtype === 'f16' ? y : rt.allocate('f32', y.shape);
     ops.kvDecode(
       rt,
       half,
       { pages: layer.pages, table: own[0], lengths: own[1], tails: own[2], tailKeys: own[3], tailValues: own[4] },
-      wide,
+      y,
       { ...layer.form, heads: p.heads, scale: p.scale },
     );
-    if (wide !== y) {
-      ops.cast(rt, wide, y);
-      wide.dispose();
-    }
     for (const tensor of [...own, half]) tensor.dispose();
     for (const { slot, past } of entries) {
       if ((past + 1) % batch !== 0) continue;

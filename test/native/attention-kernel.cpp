@@ -31,7 +31,7 @@ void one(KvCase c, int warps, int stages) {
       y(static_cast<size_t>(c.sequences * c.heads * DIMS), NAN);
   std::vector<unsigned> counters(static_cast<size_t>(tiles), 0);
   unsigned fault = 0;
-  a.partial = partial.data(), a.counters = counters.data(), a.y = y.data(), a.wide = 1, a.stages = stages,
+  a.partial = partial.data(), a.counters = counters.data(), a.y = y.data(), a.store = kKvStoreF32, a.stages = stages,
   a.fault = &fault;
   const std::string name = "k" + std::to_string(KEYS) + " v" + std::to_string(VALUES) + " d" + std::to_string(DIMS) +
                            " form " + std::to_string(static_cast<int>(FORM)) + " g" + std::to_string(c.key_group) +
@@ -76,7 +76,7 @@ void prefill(KvCase c, int bits, int value_bits, KvForm form) {
   KvDecodeArgs a = data.args;
   std::vector<float> y(static_cast<size_t>(c.sequences * c.queries * c.heads * DIMS), NAN);
   unsigned fault = 0;
-  a.y = y.data(), a.wide = 1, a.fault = &fault;
+  a.y = y.data(), a.store = kKvStoreF32, a.fault = &fault;
   const auto fail = [&](const std::string& what) {
     if (++failures <= 20)
       std::printf("FAIL prefill k%d v%d d%d form %d: %s\n", bits, value_bits, DIMS, static_cast<int>(form),
@@ -116,7 +116,7 @@ void half_a_tile() {
     data.lengths[0] = 64;
     std::vector<float> y(static_cast<size_t>(c.queries * c.heads * c.dims), NAN);
     unsigned fault = 0, counter = 0;
-    a.y = y.data(), a.wide = 1, a.fault = &fault, a.counters = &counter;
+    a.y = y.data(), a.store = kKvStoreF32, a.fault = &fault, a.counters = &counter;
     ++checks;
     simt::begin(++seed);
     using Shape = KvShape<4, 4, 128, KvForm::kWide>;

@@ -52,7 +52,7 @@ void decode(Call& call, Exec& exec) {
         for (int64_t d = 0; d < form.dims; ++d) {
           const float v = static_cast<float>(out[static_cast<size_t>(n * form.dims + d)]);
           if (y.dtype == DType::f32) y.data<float>()[element(n) + d] = v;
-          else y.data<uint16_t>()[element(n) + d] = f32_to_f16(v);
+          else y.data<uint16_t>()[element(n) + d] = y.dtype == DType::bf16 ? f32_to_bf16(v) : f32_to_f16(v);
         }
     }
   });

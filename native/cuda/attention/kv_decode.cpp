@@ -95,7 +95,8 @@ void kv_decode(Call& call, CudaExec& exec) {
   a.scale = static_cast<float>(of.scale * 1.4426950408889634);
   a.tail_keys = tail_keys.data<uint16_t>(), a.tail_values = tail_values.data<uint16_t>(),
   a.tails = tails.data<int32_t>();
-  a.y = y.raw(), a.wide = y.dtype == DType::f32;
+  a.y = y.raw();
+  a.store = y.dtype == DType::f32 ? kKvStoreF32 : y.dtype == DType::bf16 ? kKvStoreBf16 : kKvStoreF16;
   a.fault =
       exec.fault("LPQ_NATIVE_ARGUMENT",
                  "the table names a page that is none, or a length or tail is not of whole tiles or beyond its room");

@@ -11,8 +11,9 @@ __device__ __forceinline__ void kv_write(const KvDecodeArgs& a, long long at, co
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const float y = found.total > 0 ? __fdiv_rn(found.sum[i], found.total) : 0.0f;
-    if (a.wide) static_cast<float*>(a.y)[at + i] = y;
-    else static_cast<unsigned short*>(a.y)[at + i] = from_float<false>(y);
+    if (a.store == kKvStoreF32) static_cast<float*>(a.y)[at + i] = y;
+    else
+      static_cast<unsigned short*>(a.y)[at + i] = a.store == kKvStoreBf16 ? from_float<true>(y) : from_float<false>(y);
   }
 }
 

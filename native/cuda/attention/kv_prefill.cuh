@@ -141,11 +141,12 @@ __device__ __forceinline__ void kv_prefill(const KvDecodeArgs& a) {
     for (int m = 0; m < DIMS / 8; ++m) {
       const float low = sum[c] > 0 ? __fdiv_rn(out[m][2 * c], sum[c]) : 0.0f,
                   high = sum[c] > 0 ? __fdiv_rn(out[m][2 * c + 1], sum[c]) : 0.0f;
-      if (a.wide) {
+      if (a.store == kKvStoreF32) {
         float* const to = static_cast<float*>(a.y) + at + 8 * m;
         to[0] = low, to[1] = high;
       } else {
-        *reinterpret_cast<uint32_t*>(static_cast<unsigned short*>(a.y) + at + 8 * m) = cvt_x2<false>(low, high);
+        *reinterpret_cast<uint32_t*>(static_cast<unsigned short*>(a.y) + at + 8 * m) =
+            a.store == kKvStoreBf16 ? cvt_x2<true>(low, high) : cvt_x2<false>(low, high);
       }
     }
   }

@@ -12,6 +12,8 @@ enum class KvForm {
   kWords,   // turbomind: one scale and zero a token and head, codes of a token one after another
 };
 
+constexpr int kKvStoreF16 = 0, kKvStoreBf16 = 1, kKvStoreF32 = 2;  // types of y
+
 // All a launch is told. Distances are in bytes; pages hold whole tiles of N_r tokens, of turbomind whole 64 tokens.
 struct KvDecodeArgs {
   const unsigned short* q;  // f16 [B, queries, heads, D]
@@ -23,11 +25,11 @@ struct KvDecodeArgs {
   float* partial;      // [B, kv_heads, query_tiles, splits]: a record is most[8], total[8], sums[8][D]
   unsigned* counters;  // [B, kv_heads, query_tiles], 0 before and after
   unsigned* fault;     // set where the table, a length or a tail is none
-  void* y;             // [B, queries, heads, D] f32 (wide) or f16
+  void* y;             // [B, queries, heads, D]
   long long keys_page, key_numbers_page, values_page, value_numbers_page;
   // Numbers of keys by channel: of a group of tokens (row); by token: of a group of dims.
   int key_row, key_head, key_number_row, key_number_head, value_row, value_head, value_number_group, value_number_head;
-  int page_tokens, table_pages, pages, heads, kv_heads, query_tiles, splits, room, wide;
+  int page_tokens, table_pages, pages, heads, kv_heads, query_tiles, splits, room, store;
   // Of kv_prefill.cuh: how many newest tokens of a sequence ask (elsewhere one), and what its loader is told at run
   // time.
   int queries, key_bits, value_bits, by_token, words;

@@ -389,6 +389,8 @@ int main(int argc, char** argv) {
         }
   }
   check(device, report, {4, 128, 128, 128, 1, 2, 2, 3, false, 1, {40}, {1}}, DType::f16);
+  check(device, report, {4, 128, 128, 128, 1, 2, 2, 3, false, 1, {40}, {1}}, DType::bf16);
+  check(device, report, {4, 128, 128, 128, 2, 6, 2, 1, false, 1, {1, 0}, {70, 3}, 0, F::kWide, 30}, DType::bf16);
   check(device, report, {2, 128, 32, 32, 1, 20, 1, 0, false, 1, {6}, {0}, 2, F::kFine}, DType::f32);
   check(device, report, {4, 64, 128, 64, 3, 2, 1, 2, false, 1, {0, 0, 1}, {0, 1, 127}}, DType::f16);
   for (const double warps : {1.0, 3.0, 8.0})
