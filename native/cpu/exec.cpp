@@ -17,7 +17,7 @@ struct ThreadPool::Loop {
   int64_t count, grain;
   const std::function<void(int64_t, int64_t, int)>& body;
   std::atomic<int64_t> next{0};
-  int running = 0;  // guarded by mutex_
+  std::atomic<int> running{0};  // changes under mutex_
   std::exception_ptr error = nullptr;
   std::atomic<bool> failed{false};
 
@@ -31,7 +31,7 @@ struct ThreadPool::Loop {
   }
 };
 
-ThreadPool::ThreadPool(int threads) {
+ThreadPool::ThreadPool(int threads) : spins_(threads <= static_cast<int>(std::thread::hardware_concurrency())) {
   try {
     for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
   } catch (const std::system_error&) {
@@ -51,10 +51,30 @@ void ThreadPool::join() {
   for (auto& worker : workers_) worker.join();
 }
 
+// Loops of a model's layers follow each other within some tens of microseconds, and a thread that sleeps takes as long
+// to wake as a small product does. So threads look for a while before they sleep.
+template <class Ready>
+void ThreadPool::spin(const Ready& ready) const {
+  if (!spins_) return;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(50);
+  while (!ready() && std::chrono::steady_clock::now() < end)
+    for (int i = 0; i < 16 && !ready(); ++i) {
+#if defined(LPQ_X86)
+      __builtin_ia32_pause();
+#endif
+    }
+}
+
 void ThreadPool::work(int worker) {
   uint64_t seen = 0;
   std::unique_lock lock(mutex_);
   for (;;) {
+    if (!stop_ && generation_ == seen) {
+      lock.unlock();
+      spin([&] { return generation_.load(std::memory_order_relaxed) != seen; });
+      lock.lock();
+      if (!loop_) seen = generation_;  // it ended before this thread looked
+    }
     wake_.wait(lock, [&] { return stop_ || (loop_ && generation_ != seen); });
     if (stop_) return;
     seen = generation_;
@@ -96,8 +116,12 @@ void ThreadPool::parallel_for(int64_t count, int64_t grain, const std::function<
     loop.failed = true;
   }
   if (shared) {
+    {
+      std::lock_guard lock(mutex_);
+      loop_ = nullptr;  // workers that have not woken yet find nothing
+    }
+    spin([&] { return loop.running == 0; });
     std::unique_lock lock(mutex_);
-    loop_ = nullptr;  // workers that have not woken yet find nothing
     done_.wait(lock, [&] { return loop.running == 0; });
     if (!error) error = loop.error;
   }

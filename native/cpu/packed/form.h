@@ -1,12 +1,15 @@
 // Packed weights as the CPU's product reads them: one block of memory, made once from a layout's bytes or from plain
 // codes.
 //
-// Outputs stand in panels of 32, a panel's columns in chunks of 32. A chunk of b-bit codes is b rows of 32 words, a
-// word for each output of the panel: code i of an output is bits [i b, i b + b) of its b words, the lowest first. So
-// one load gives neighbouring outputs the same column, and all of a panel's outputs share an element of x. Scales and
-// shifts are f32 [panels, groups, 32]; W = table[code] * scale + shift. Codes of signed integers have their highest bit
-// flipped, so that a code is its value plus a constant.
+// Outputs stand in panels of 32, and four panels make a band (the last may have fewer); columns stand in chunks of 32.
+// A chunk of b-bit codes is b rows of 32 words, a word for each output of the panel: code i of an output is bits
+// [i b, i b + b) of its b words, the lowest first. So one load gives neighbouring outputs the same column, and all of a
+// panel's outputs share an element of x. A band's rows follow each other as kernels read them, as one stream, which is
+// what processors fetch best: the first row of each of its panels, the second of each, and on to its last chunk.
+// Scales and shifts are f32, 32 a group and panel, in the same order. W = table[code] * scale + shift. Codes of signed
+// integers have their highest bit flipped, so that a code is its value plus a constant.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -15,7 +18,7 @@
 
 namespace lpq::packed {
 
-constexpr int64_t kPanel = 32, kChunk = 32;
+constexpr int64_t kPanel = 32, kChunk = 32, kBand = 4;
 
 // The head of the block. Offsets are bytes from its start; 0: not there.
 struct Form {
@@ -29,6 +32,17 @@ struct Form {
 
   int64_t panels() const { return (n + kPanel - 1) / kPanel; }
   int64_t chunks() const { return k_padded / kChunk; }
+  // Panels in the band of this one.
+  int64_t width(int64_t panel) const { return std::min(kBand, panels() - panel / kBand * kBand); }
+  // Where row `word` of a panel's words begins, of chunks() * bits, and its scales (or shifts) of a group.
+  int64_t words_at(int64_t panel, int64_t word) const { return row_at(panel, word, chunks() * bits); }
+  int64_t side_at(int64_t panel, int64_t group) const { return row_at(panel, group, groups); }
+
+ private:
+  int64_t row_at(int64_t panel, int64_t row, int64_t rows) const {
+    const int64_t band = panel / kBand * kBand;
+    return (band * rows + row * width(panel) + panel - band) * kPanel;
+  }
 };
 
 // What a block of such weights has, without its contents.

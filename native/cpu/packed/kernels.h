@@ -6,17 +6,17 @@ namespace lpq::packed {
 
 constexpr int64_t kMostRows = 64;
 
-// A panel of 32 outputs times up to kMostRows rows of x, or panels that follow each other times one row.
+// Panels of one band times up to kMostRows rows of x.
 struct Panel {
   const uint32_t* words;
-  const float *scales, *shifts;  // [groups, 32]; shifts may be null
+  const float *scales, *shifts;  // 32 a panel and group; shifts may be null
   const float* table;            // [256], the value of each code
   const float* x;                // [rows, pitch], K padded with zeros; times 2^-place of codes in place (form.h)
   const float* sums;             // [rows, groups] of x as it is, where there are shifts
   int64_t pitch, chunks, group_chunks, groups;
-  int rows, panels;
+  int rows, panels, width;  // width: panels of the band, from a chunk or group of one panel to its next
   float constant;
-  float* y;  // [rows, 32], or [panels, 32]
+  float* y;  // [panels, rows, 32]
 };
 
 struct Kernels {
@@ -24,7 +24,7 @@ struct Kernels {
   void (*multiply[8])(const Panel& panel);
   void (*whole[8])(const Panel& panel);
   bool in_place[8];
-  int panels;  // at most, times one row
+  int panels;  // at most
 };
 
 const Kernels& kernels_generic();

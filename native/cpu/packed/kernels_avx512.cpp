@@ -32,7 +32,7 @@ inline F minus(F x, float y) { return _mm512_sub_ps(x, _mm512_set1_ps(y)); }
 // of two. A gather takes wider types of floats.
 template <int B, bool Whole>
 struct Values {
-  static constexpr bool kInPlace = Whole && B > 4;
+  static constexpr bool kInPlace = Whole && B > 5;
   static constexpr int kCodes = B <= 2 ? 4 / B : 1;
   explicit Values(const Panel& p) : table(p.table), constant(p.constant) {
     alignas(64) float all[16];

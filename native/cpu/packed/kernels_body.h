@@ -3,26 +3,27 @@
 // one of kCodes codes that a word's lowest bits hold. LPQ_EVERY_COLUMN what stands before a loop over a chunk's
 // columns: unrolled, shifts are constants. Included inside an unnamed namespace.
 
-// Codes of column i of a chunk, in the low bits of each word; what stands above them is not theirs.
+// Codes of column i of a chunk, whose words are `row` apart, in the low bits of each word; what stands above them is
+// not theirs.
 template <int B>
-inline U codes_of(const uint32_t* chunk, int i) {
+inline U codes_of(const uint32_t* chunk, int64_t row, int i) {
   const int bit = i * B, word = bit / 32, at = bit % 32;
-  const U low = right(load_words(chunk + word * kPanel), at);
-  return at + B <= 32 ? low : either(low, left(load_words(chunk + (word + 1) * kPanel), 32 - at));
+  const U low = right(load_words(chunk + word * row), at);
+  return at + B <= 32 ? low : either(low, left(load_words(chunk + (word + 1) * row), 32 - at));
 }
 
 // What x of column i is multiplied by: table[code], or (code - constant) * 2^place of integers in place.
 template <int B, bool Whole>
-inline F value_of(const uint32_t* chunk, int i, const Values<B, Whole>& values) {
+inline F value_of(const uint32_t* chunk, int64_t row, int i, const Values<B, Whole>& values) {
   const int bit = i * B, at = bit % 32;
-  const uint32_t* word = chunk + bit / 32 * kPanel;
+  const uint32_t* word = chunk + bit / 32 * row;
   if constexpr (Values<B, Whole>::kInPlace) {
     const int place = at + B < 32 ? at : 0;
     const uint32_t mask = ((1u << B) - 1) << place;
     // A code that ends its word has nothing above it.
     const U code = at + B < 32    ? both(load_words(word), words(mask))
                    : at + B == 32 ? right(load_words(word), at)
-                                  : both(codes_of<B>(chunk, i), words(mask));
+                                  : both(codes_of<B>(chunk, row, i), words(mask));
     return minus(number(code), values.constant * static_cast<float>(1u << place));
   } else if constexpr (Values<B, Whole>::kCodes > 1) {
     // One shift for several codes, each of which has a table by all of them.
@@ -30,14 +31,23 @@ inline F value_of(const uint32_t* chunk, int i, const Values<B, Whole>& values) 
     const int first = at / window * window;
     return values.of(right(load_words(word), first), (at - first) / B);
   }
-  return values.of(codes_of<B>(chunk, i), 0);
+  return values.of(codes_of<B>(chunk, row, i), 0);
+}
+
+// How far ahead of its chunk the words of a row's product are fetched: processors alone fetch a stream too late.
+constexpr int64_t kAhead = 1536;
+
+// Fetches rows of 32.
+template <int Rows, class T>
+inline void ahead(const T* from) {
+  for (int line = 0; line < 2 * Rows; ++line) __builtin_prefetch(from + 16 * line);
 }
 
 // P panels: each output is one chain of fma, and the registers of one panel leave most of the units idle.
 template <int B, bool Whole, int P>
 void one_row(const Panel& p) {
   const Values<B, Whole> values(p);
-  const int64_t words = p.chunks * B * kPanel, side = p.groups * kPanel;  // from one panel to the next
+  const int64_t row = p.width * kPanel;
   F total[P][2];
   for (auto& each : total) each[0] = each[1] = zeros();
   const uint32_t* chunk = p.words;
@@ -45,23 +55,23 @@ void one_row(const Panel& p) {
   for (int64_t g = 0, c = 0; g < p.groups; ++g) {
     F sum[P][2];
     for (auto& each : sum) each[0] = each[1] = zeros();
+    ahead<P>(p.scales + (g + 4) * row);
+    if (p.shifts) ahead<P>(p.shifts + (g + 4) * row);
     for (const int64_t end = p.group_chunks ? std::min(c + p.group_chunks, p.chunks) : p.chunks; c < end; ++c) {
-      // Panels are as many streams, which processors alone do not fetch early enough.
-      for (int j = 0; j < P; ++j)
-        for (int line = 0; line < 2 * B; ++line) __builtin_prefetch(chunk + j * words + 4 * B * kPanel + 16 * line);
+      ahead<P * B>(chunk + kAhead);
       LPQ_EVERY_COLUMN
       for (int i = 0; i < kChunk; ++i) {
         const F each = broadcast(x + i);
         for (int j = 0; j < P; ++j) {
-          sum[j][0] = fma(value_of<B, Whole>(chunk + j * words, i, values), each, sum[j][0]);
-          sum[j][1] = fma(value_of<B, Whole>(chunk + j * words + 16, i, values), each, sum[j][1]);
+          sum[j][0] = fma(value_of<B, Whole>(chunk + j * kPanel, row, i, values), each, sum[j][0]);
+          sum[j][1] = fma(value_of<B, Whole>(chunk + j * kPanel + 16, row, i, values), each, sum[j][1]);
         }
       }
-      chunk += B * kPanel, x += kChunk;
+      chunk += B * row, x += kChunk;
     }
     for (int j = 0; j < P; ++j)
       for (int h = 0; h < 2; ++h) {
-        const int64_t at = j * side + g * kPanel + 16 * h;
+        const int64_t at = (g * p.width + j) * kPanel + 16 * h;
         total[j][h] = fma(load(p.scales + at), sum[j][h], total[j][h]);
         if (p.shifts) total[j][h] = fma(load(p.shifts + at), broadcast(p.sums + g), total[j][h]);
       }
@@ -103,30 +113,39 @@ inline void all_rows(const Panel& p, const float* values, const float* x, float*
 template <int B, bool Whole>
 void many_rows(const Panel& p) {
   const Values<B, Whole> values(p);
-  alignas(64) float decoded[kChunk * kPanel], sums[kMostRows * kPanel];
-  std::fill(p.y, p.y + p.rows * kPanel, 0.0f);
+  alignas(64) float decoded[kChunk * kPanel], sums[kPanels * kMostRows * kPanel];
+  const int64_t part = p.rows * kPanel, row = p.width * kPanel;
+  std::fill(p.y, p.y + p.panels * part, 0.0f);
   const uint32_t* chunk = p.words;
   const float* x = p.x;
   for (int64_t g = 0, c = 0; g < p.groups; ++g) {
-    std::fill(sums, sums + p.rows * kPanel, 0.0f);
+    std::fill(sums, sums + p.panels * part, 0.0f);
     for (const int64_t end = p.group_chunks ? std::min(c + p.group_chunks, p.chunks) : p.chunks; c < end; ++c) {
-      LPQ_EVERY_COLUMN
-      for (int i = 0; i < kChunk; ++i) {
-        store(decoded + i * kPanel, value_of<B, Whole>(chunk, i, values));
-        store(decoded + i * kPanel + 16, value_of<B, Whole>(chunk + 16, i, values));
+      // The next chunk, while this one is multiplied: nothing else asks for it before.
+      for (int w = 0; w < B; ++w)
+        for (int line = 0; line < 2 * p.panels; ++line) __builtin_prefetch(chunk + (B + w) * row + 16 * line);
+      for (int j = 0; j < p.panels; ++j) {
+        const uint32_t* of = chunk + j * kPanel;
+        LPQ_EVERY_COLUMN
+        for (int i = 0; i < kChunk; ++i) {
+          store(decoded + i * kPanel, value_of<B, Whole>(of, row, i, values));
+          store(decoded + i * kPanel + 16, value_of<B, Whole>(of + 16, row, i, values));
+        }
+        all_rows(p, decoded, x, sums + j * part);
       }
-      all_rows(p, decoded, x, sums);
-      chunk += B * kPanel, x += kChunk;
+      chunk += B * row, x += kChunk;
     }
-    for (int h = 0; h < 2; ++h) {
-      const F scale = load(p.scales + g * kPanel + 16 * h);
-      for (int r = 0; r < p.rows; ++r) {
-        float* y = p.y + r * kPanel + 16 * h;
-        F total = fma(scale, load(sums + r * kPanel + 16 * h), load(y));
-        if (p.shifts) total = fma(load(p.shifts + g * kPanel + 16 * h), broadcast(p.sums + r * p.groups + g), total);
-        store(y, total);
+    for (int j = 0; j < p.panels; ++j)
+      for (int h = 0; h < 2; ++h) {
+        const int64_t side = (g * p.width + j) * kPanel + 16 * h;
+        const F scale = load(p.scales + side);
+        for (int r = 0; r < p.rows; ++r) {
+          const int64_t at = j * part + r * kPanel + 16 * h;
+          F total = fma(scale, load(sums + at), load(p.y + at));
+          if (p.shifts) total = fma(load(p.shifts + side), broadcast(p.sums + r * p.groups + g), total);
+          store(p.y + at, total);
+        }
       }
-    }
   }
 }
 

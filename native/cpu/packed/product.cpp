@@ -20,7 +20,7 @@ const Kernels& active_kernels() {
 
 namespace {
 
-constexpr char kMagic[8] = {'L', 'P', 'Q', 'C', 'P', 'U', '0', '2'};
+constexpr char kMagic[8] = {'L', 'P', 'Q', 'C', 'P', 'U', '0', '3'};
 constexpr int64_t kMost = (int64_t{1} << 31) - 1024;
 
 template <class T>
@@ -76,9 +76,8 @@ Activations activations(const Form& form, int64_t m, DType dtype, const void* x,
 }
 
 void pack_panel(const Form& form, const Elements& elements, int64_t panel, uint8_t* codes) {
-  float* scales = at<float>(form, form.scales) + panel * form.groups * kPanel;
-  float* shifts = form.shifts ? at<float>(form, form.shifts) + panel * form.groups * kPanel : nullptr;
-  uint32_t* words = at<uint32_t>(form, form.words) + panel * form.chunks() * form.bits * kPanel;
+  float* scales = at<float>(form, form.scales);
+  float* shifts = at<float>(form, form.shifts);
   for (int64_t lane = 0; lane < kPanel; ++lane) {
     const int64_t n = panel * kPanel + lane;
     if (n >= form.n) break;
@@ -86,13 +85,13 @@ void pack_panel(const Form& form, const Elements& elements, int64_t panel, uint8
     for (int64_t k = 0; k < form.k; ++k) {
       codes[k] ^= static_cast<uint8_t>(form.flipped);
       const int64_t bit = k % kChunk * form.bits, word = bit / 32, place = bit % 32;
-      uint32_t* to = words + (k / kChunk * form.bits + word) * kPanel + lane;
+      uint32_t* to = at<uint32_t>(form, form.words) + form.words_at(panel, k / kChunk * form.bits + word) + lane;
       *to |= static_cast<uint32_t>(codes[k]) << place;
-      if (place + form.bits > 32) to[kPanel] |= static_cast<uint32_t>(codes[k]) >> (32 - place);
+      if (place + form.bits > 32) to[form.width(panel) * kPanel] |= static_cast<uint32_t>(codes[k]) >> (32 - place);
     }
     for (int64_t g = 0; g < form.groups; ++g) {
-      scales[g * kPanel + lane] = elements.scale(n, g);
-      if (shifts) shifts[g * kPanel + lane] = elements.shift(n, g);
+      scales[form.side_at(panel, g) + lane] = elements.scale(n, g);
+      if (shifts) shifts[form.side_at(panel, g) + lane] = elements.shift(n, g);
     }
   }
 }
@@ -169,15 +168,16 @@ void pack(const Form& wanted, const Elements& elements, const float* bias, void*
 
 namespace {
 
-// Rows first .. of x times panels `panel` ..: one, or several of one row.
+// Rows first .. of x times panels `panel` .. of one band.
 void multiply_panels(const Form& form, const Activations& given, int64_t m, int64_t first, int64_t panel, int panels,
                      DType dtype, void* y) {
   const Kernels& kernels = active_kernels();
-  alignas(64) float sums[kMostRows * kPanel];
+  alignas(64) float sums[kBand * kMostRows * kPanel];
   Panel p{};
-  p.words = at<uint32_t>(form, form.words) + panel * form.chunks() * form.bits * kPanel;
-  p.scales = at<float>(form, form.scales) + panel * form.groups * kPanel;
-  p.shifts = form.shifts ? at<float>(form, form.shifts) + panel * form.groups * kPanel : nullptr;
+  p.words = at<uint32_t>(form, form.words) + form.words_at(panel, 0);
+  p.scales = at<float>(form, form.scales) + form.side_at(panel, 0);
+  p.shifts = form.shifts ? at<float>(form, form.shifts) + form.side_at(panel, 0) : nullptr;
+  p.width = static_cast<int>(form.width(panel));
   p.table = at<float>(form, form.table);
   p.x = given.x.data() + first * form.k_padded;
   p.sums = given.sums.data() + (form.shifts ? first * form.groups : 0);
@@ -191,7 +191,7 @@ void multiply_panels(const Form& form, const Activations& given, int64_t m, int6
   const int64_t n0 = panel * kPanel, last = std::min(n0 + panels * kPanel, form.n);
   for (int64_t r = 0; r < p.rows; ++r)
     for (int64_t n = n0; n < last; ++n) {
-      const float sum = sums[r * kPanel + n - n0];
+      const float sum = sums[((n - n0) / kPanel * p.rows + r) * kPanel + n % kPanel];
       put(y, dtype, (first + r) * form.n + n, bias ? sum + bias[n] : sum);
     }
 }
@@ -201,11 +201,11 @@ void multiply_panels(const Form& form, const Activations& given, int64_t m, int6
 void multiply(const Form& form, int64_t m, DType dtype, const void* x, void* y, ThreadPool& pool) {
   if (m == 0) return;
   const Activations given = activations(form, m, dtype, x, pool);
-  // Rows outermost: a worker's neighbours read the same x, and the weights of a few panels stay in its cache. Of one
-  // row as many panels as kernels take at once, unless threads would have none.
-  const int64_t all = m == 1 ? active_kernels().panels : 1, even = (form.panels() + pool.size() - 1) / pool.size();
-  const int64_t wide = std::min(all, even), items = (form.panels() + wide - 1) / wide,
-                parts = (m + kMostRows - 1) / kMostRows;
+  // Rows outermost: a worker's neighbours read the same x, and the weights of a few panels stay in its cache. As many
+  // panels as kernels take at once, unless threads would have too few pieces to share evenly. 1, 2 and 4 divide a band.
+  const int64_t most = active_kernels().panels, share = form.panels() / pool.size() / (m == 1 ? 1 : 4);
+  const int64_t wide = share >= most ? most : share >= 2 ? std::min<int64_t>(most, 2) : 1;
+  const int64_t items = (form.panels() + wide - 1) / wide, parts = (m + kMostRows - 1) / kMostRows;
   const int64_t work = std::max<int64_t>(1, std::min(m, kMostRows) * wide * kPanel * form.k);
   pool.parallel_for(
       items * parts, std::max<int64_t>(1, (int64_t{1} << 18) / work), [&](int64_t begin, int64_t end, int) {
@@ -224,16 +224,15 @@ void rows(const Form& form, int64_t count, const int64_t* rows, DType dtype, voi
   const float* table = at<float>(form, form.table);
   pool.for_each(count, std::max<int64_t>(1, 16384 / form.k), [&](int64_t i) {
     const int64_t panel = rows[i] / kPanel, lane = rows[i] % kPanel;
-    const uint32_t* words = at<uint32_t>(form, form.words) + panel * form.chunks() * form.bits * kPanel + lane;
-    const int64_t side = panel * form.groups * kPanel + lane;
     for (int64_t k = 0; k < form.k; ++k) {
       const int64_t bit = k % kChunk * form.bits, place = bit % 32, g = group_of(form, k);
-      const uint32_t* word = words + (k / kChunk * form.bits + bit / 32) * kPanel;
+      const uint32_t* word =
+          at<uint32_t>(form, form.words) + form.words_at(panel, k / kChunk * form.bits + bit / 32) + lane;
       uint32_t code = *word >> place;
-      if (place + form.bits > 32) code |= word[kPanel] << (32 - place);
+      if (place + form.bits > 32) code |= word[form.width(panel) * kPanel] << (32 - place);
       const float value = table[code & ((1u << form.bits) - 1)],
-                  scale = at<float>(form, form.scales)[side + g * kPanel];
-      const float shift = form.shifts ? at<float>(form, form.shifts)[side + g * kPanel] : 0.0f;
+                  scale = at<float>(form, form.scales)[form.side_at(panel, g) + lane];
+      const float shift = form.shifts ? at<float>(form, form.shifts)[form.side_at(panel, g) + lane] : 0.0f;
       put(y, dtype, i * form.k + (order ? order[k] : k), std::fma(value, scale, shift));
     }
   });

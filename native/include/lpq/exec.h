@@ -73,12 +73,15 @@ class ThreadPool {
   struct Loop;
   void work(int worker);
   void join();
+  template <class Ready>
+  void spin(const Ready& ready) const;
   std::vector<std::thread> workers_;
   std::mutex mutex_;
   std::condition_variable wake_, done_;
   Loop* loop_ = nullptr;
-  uint64_t generation_ = 0;
+  std::atomic<uint64_t> generation_{0};  // changes under mutex_
   bool stop_ = false;
+  const bool spins_;  // every thread can have a processor
   std::atomic<bool> aborted_{false};
 };
 
