@@ -2,7 +2,7 @@
  * Perplexity of tiny-llama with trained rounding against the figures of the original GPTQ code (128 windows of 512 tokens of the bundled
  * books, ctx 512). Settings are chosen by `unused`, windows of the calibration text that no run was given; `valid` is the table's text.
  *
- *   node dist/bench/quality/tune.js --rows "W4 g128 sym,W2 g64 asym" --seeds 0,1 [--steps 200] [--method gptq|rtn]
+ *   node dist/bench/quality/tune.js --rows "W4 g128 sym,W2 g64 asym" --seeds 0,1 [--steps 200]
  *     [--set rate=2,scaleRate=0.5] [--threads N] [--choose] [--json FILE]
  *
  * --choose: perplexity on `unused` alone.
@@ -22,7 +22,6 @@ import { gptqQuantizer } from '../../src/gptq/quantizer.js';
 import { openModel } from '../../src/model/graph.js';
 import { type ModuleLine, quantizeCheckpoint } from '../../src/quantize/run.js';
 import { schemeFromOptions } from '../../src/quantize/scheme.js';
-import { rtnQuantizer } from '../../src/rtn/quantizer.js';
 import { TUNE_DEFAULTS, type TuneOptions } from '../../src/tune/options.js';
 import { tuned } from '../../src/tune/quantizer.js';
 import { processorName } from '../machine.js';
@@ -44,7 +43,6 @@ const { values } = parseArgs({
     rows: { type: 'string', default: Object.keys(REFERENCE).join(',') },
     seeds: { type: 'string', default: '0' },
     steps: { type: 'string', default: '200' },
-    method: { type: 'string', default: 'gptq' },
     set: { type: 'string', default: '' },
     threads: { type: 'string', default: '2' },
     choose: { type: 'boolean', default: false },
@@ -75,7 +73,7 @@ async function run(row: string, seed: number) {
   const work = mkdtempSync(path.join(tmpdir(), 'lpq-tune-'));
   const all = await loadCalibration(bundledCalibration(), encode, { samples: SAMPLES + UNUSED, length: LENGTH, seed });
   const sequences = all.sequences.slice(0, SAMPLES);
-  const base = values.method === 'rtn' ? rtnQuantizer() : gptqQuantizer(GPTQ_DEFAULTS);
+  const base = gptqQuantizer(GPTQ_DEFAULTS);
   const steps = Number(values.steps);
   const started = performance.now();
   const lines: ModuleLine[] = [];
