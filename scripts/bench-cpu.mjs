@@ -30,8 +30,8 @@ try {
   const source = path.join(root, 'bench', 'native', 'bench_packed.cpp');
   const flags = ['-std=c++20', '-O3', '-mavx2', '-mfma', `-I${path.join(root, 'native', 'library')}`];
   run(process.env.CXX ?? 'c++', [...flags, source, '-o', program, '-ldl', '-pthread']);
-  const only = values.only === undefined ? {} : { BENCH_ONLY: values.only };
-  const rows = run(program, [values.threads, values.rounds, ...libraries.map((file) => path.resolve(file))], only)
+  const chosen = values.only === undefined ? {} : { BENCH_ONLY: values.only };
+  const rows = run(program, [values.threads, values.rounds, ...libraries.map((file) => path.resolve(file))], chosen)
     .trim()
     .split('\n')
     .map((line) => JSON.parse(line));
@@ -48,7 +48,9 @@ try {
   if (values.output !== undefined) {
     const cpu = readFileSync('/proc/cpuinfo', 'utf8');
     const processor = /^model name\s*:\s*(.*)$/m.exec(cpu)?.[1];
-    const commandLine = `node scripts/bench-cpu.mjs --threads ${values.threads} --rounds ${values.rounds}`;
+    const isa = process.env.LPQ_ISA ? `LPQ_ISA=${process.env.LPQ_ISA} ` : '';
+    const only = values.only === undefined ? '' : ` --only ${values.only}`;
+    const commandLine = `${isa}node scripts/bench-cpu.mjs --threads ${values.threads} --rounds ${values.rounds}${only}`;
     const machine = { processor, avx512: /\bavx512f\b/.test(cpu), threads: Number(values.threads) };
     const date = new Date().toISOString().slice(0, 10);
     writeFileSync(values.output, `${JSON.stringify({ date, commandLine, machine, rows }, null, 1)}\n`);

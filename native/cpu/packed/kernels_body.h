@@ -34,13 +34,14 @@ inline F value_of(const uint32_t* chunk, int64_t row, int i, const Values<B, Who
   return values.of(codes_of<B>(chunk, row, i), 0);
 }
 
-// How far ahead of its chunk the words of a row's product are fetched: processors alone fetch a stream too late.
+// How far ahead of its chunk the words of a row's product are fetched: processors alone fetch a stream too late. Whole
+// rows, whatever a band's width.
 constexpr int64_t kAhead = 1536;
 
-// Fetches rows of 32.
-template <int Rows, class T>
+// Fetches 32 words, or floats, of each of P panels.
+template <int P, class T>
 inline void ahead(const T* from) {
-  for (int line = 0; line < 2 * Rows; ++line) __builtin_prefetch(from + 16 * line);
+  for (int line = 0; line < 2 * P; ++line) __builtin_prefetch(from + 16 * line);
 }
 
 // P panels: each output is one chain of fma, and the registers of one panel leave most of the units idle.
@@ -58,7 +59,10 @@ void one_row(const Panel& p) {
     ahead<P>(p.scales + (g + 4) * row);
     if (p.shifts) ahead<P>(p.shifts + (g + 4) * row);
     for (const int64_t end = p.group_chunks ? std::min(c + p.group_chunks, p.chunks) : p.chunks; c < end; ++c) {
-      ahead<P * B>(chunk + kAhead);
+      // A whole band is one run of lines. Of fewer panels, the lines between are of others.
+      if constexpr (P == kBand) ahead<P * B>(chunk + kAhead);
+      else
+        for (int w = 0; w < B; ++w) ahead<P>(chunk + kAhead + w * row);
       LPQ_EVERY_COLUMN
       for (int i = 0; i < kChunk; ++i) {
         const F each = broadcast(x + i);
