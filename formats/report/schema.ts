@@ -39,7 +39,7 @@ export const measuresSchema = z.strictObject({
   tune: z
     .strictObject({
       steps: z.int().positive(),
-      start: z.enum(['least', 'nearest']),
+      start: z.enum(['least', 'nearest']).default('least'),
       kept: z.int().nonnegative(),
       curve: z.array(z.strictObject({ step: z.int().nonnegative(), loss: finite })),
     })

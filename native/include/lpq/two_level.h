@@ -5,11 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
-#if defined(__CUDACC__)
-#define LPQ_EVERYWHERE __host__ __device__ __forceinline__
-#else
-#define LPQ_EVERYWHERE inline
-#endif
+#include "lpq/everywhere.h"
 
 namespace lpq {
 

@@ -23,7 +23,7 @@ struct W4axProblem {
   }
 };
 
-// kInt8: `whole` ones; kWgmma: all but whole nibbles; the others W4Ax alone.
+// kAct8: gemm_act; the others: gemm_comet.
 extern const Family<W4axProblem> kAct8Family, kW4axFewFamily, kW4axWgmmaFamily, kW4axMmaFamily;
 
 }  // namespace lpq::cuda

@@ -39,12 +39,13 @@ struct Act8Outputs {
       scale[c] = Source::kFactorBytes == 4 ? 1.0f : n < g.n ? __ldg(g.w_scales + n) * Source::kUnit : 0.0f;
       bias[c] = g.bias && n < g.n ? __ldg(g.bias + n) : 0.0f;
     }
+    // From L2: the operation before may have written them while this one ran.
 #pragma unroll
     for (int t = 0; t < 2 * Units; ++t)
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const int m = token0 + 8 * t + C::column(lane, j);
-        x_scale[t][j] = m < g.m ? __ldg(g.x_scales + m) : 0.0f;
+        x_scale[t][j] = m < g.m ? __ldcg(g.x_scales + m) : 0.0f;
       }
     const auto value = [&](int t, int c, int j) {
       return __fadd_rn(__fmul_rn(static_cast<float>(sums(t, 0, 2 * c + j)), __fmul_rn(x_scale[t][j], scale[c])),
