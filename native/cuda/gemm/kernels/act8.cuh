@@ -13,6 +13,7 @@
 #include "cuda/gemm/kernels/act8/products.cuh"
 #include "cuda/gemm/kernels/scaled/epilogue.cuh"
 #include "cuda/gemm/kernels/scaled/rings.cuh"
+#include "cuda/ptx/griddepcontrol.cuh"
 #include "cuda/ptx/tma.cuh"
 #include "cuda/ptx/warps.cuh"
 
@@ -39,13 +40,13 @@ struct Act8Outputs {
       scale[c] = Source::kFactorBytes == 4 ? 1.0f : n < g.n ? __ldg(g.w_scales + n) * Source::kUnit : 0.0f;
       bias[c] = g.bias && n < g.n ? __ldg(g.bias + n) : 0.0f;
     }
-    // From L2: the operation before may have written them while this one ran.
+    // Not __ldg: the operation before may have written them while this one ran.
 #pragma unroll
     for (int t = 0; t < 2 * Units; ++t)
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const int m = token0 + 8 * t + C::column(lane, j);
-        x_scale[t][j] = m < g.m ? __ldcg(g.x_scales + m) : 0.0f;
+        x_scale[t][j] = m < g.m ? g.x_scales[m] : 0.0f;
       }
     const auto value = [&](int t, int c, int j) {
       return __fadd_rn(__fmul_rn(static_cast<float>(sums(t, 0, 2 * c + j)), __fmul_rn(x_scale[t][j], scale[c])),
@@ -108,6 +109,7 @@ __device__ __forceinline__ void gemm_act8(const Act8Args& g, const ScaledArgs& a
   int began = walk.kb;
   while (multiplier.step < walk.steps) {
     multiplier.multiply_item();
+    if (a.overlap) griddepcontrol_wait();  // the scales of tokens, too, are the operation's before
     epilogue.finish(walk.item, began, walk.kb);
     walk.next_item(a, g.k_blocks);
     began = walk.kb;
