@@ -144,15 +144,16 @@ class CudaExec {
   template <class... More>
   void wrote(const More&... tensors) {
     written_.clear();
-    if (!launched_) return;
-    (written_.emplace_back(tensors.raw(), tensors.raw() + tensors.bytes()), ...);
+    if (launched_) (written_.push_back(Written{tensors.raw(), tensors.raw() + tensors.bytes(), false}), ...);
   }
-  bool follows_untouched(const Tensor& tensor) const {
-    if (settled_) return true;
-    for (const auto& [first, last] : written_)
-      if (tensor.raw() + tensor.bytes() > first && last > tensor.raw()) return false;
-    return !written_.empty();
+  // After wrote(): caches of which it wrote the rows of new tokens alone.
+  template <class... More>
+  void wrote_new_rows(const More&... caches) {
+    if (launched_) (written_.push_back(Written{caches.raw(), caches.raw() + caches.bytes(), true}), ...);
   }
+  bool follows_untouched(const Tensor& tensor) const { return follows_untouched(tensor, false); }
+  // But for rows of new tokens.
+  bool follows_older_rows_untouched(const Tensor& cache) const { return follows_untouched(cache, true); }
   void forget_written() {
     written_.clear();
     launched_ = false;
@@ -189,6 +190,12 @@ class CudaExec {
   friend class Hosted;
   bool rehearse(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, int cluster, bool overlap);
   uint32_t* hosted_counters(size_t count);
+  bool follows_untouched(const Tensor& tensor, bool but_new_rows) const {
+    if (settled_) return true;
+    for (const Written& w : written_)
+      if (!(w.new_rows && but_new_rows) && tensor.raw() + tensor.bytes() > w.first && w.last > tensor.raw()) return false;
+    return !written_.empty();
+  }
   bool follows();  // whether the device and its driver start such kernels early
   void launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, void** arguments,
                   bool cooperative);
@@ -233,7 +240,11 @@ class CudaExec {
   bool recording_ = false;  // launches go into a graph (timing.cpp)
   bool launched_ = false;   // the newest thing on the stream is a launch of a kernel of ours
   bool settled_ = false;    // whatever came before, it has not written weights
-  std::vector<std::pair<const std::byte*, const std::byte*>> written_;  // by the newest launch, if it is known
+  struct Written {
+    const std::byte *first, *last;
+    bool new_rows;
+  };
+  std::vector<Written> written_;  // by the newest launch, if it is known
 };
 
 // The tensor lies on this device. Throws Failure("LPQ_NATIVE_ARGUMENT").

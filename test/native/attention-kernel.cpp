@@ -32,7 +32,7 @@ void one(KvCase c, int warps, int stages) {
   std::vector<unsigned> counters(static_cast<size_t>(tiles), 0);
   unsigned fault = 0;
   a.partial = partial.data(), a.counters = counters.data(), a.y = y.data(), a.store = kKvStoreF32, a.stages = stages,
-  a.fault = &fault;
+  a.fault = &fault, a.early = static_cast<int>(seed & 1);
   const std::string name = "k" + std::to_string(KEYS) + " v" + std::to_string(VALUES) + " d" + std::to_string(DIMS) +
                            " form " + std::to_string(static_cast<int>(FORM)) + " g" + std::to_string(c.key_group) +
                            " heads " + std::to_string(c.heads) + "/" + std::to_string(c.kv_heads) + " splits " +
@@ -45,7 +45,21 @@ void one(KvCase c, int warps, int stages) {
   const int shared = std::max(warps * stages * Shape::kStage, warps * kKvRecord<DIMS> * 4 + 16);
   try {
     simt::begin(++seed);
-    simt::run(tiles * c.splits, 32 * warps, 1, shared, seed, [&] { kv_decode<Shape>(a); });
+    // Queries and the tail come from the operation before.
+    const std::vector<std::vector<uint16_t>*> late{&data.q, &data.tail_keys, &data.tail_values};
+    const std::vector<std::vector<uint16_t>> written{data.q, data.tail_keys, data.tail_values};
+    simt::KernelBefore before{[&] {
+                                for (std::vector<uint16_t>* each : late) std::fill(each->begin(), each->end(), 0x7fff);
+                              },
+                              [&] {
+                                for (size_t i = 0; i < late.size(); ++i)
+                                  std::copy(written[i].begin(), written[i].end(), late[i]->begin());
+                              }};
+    simt::run(tiles * c.splits, 32 * warps, 1, shared, seed, [&] {
+      before.begin();
+      kv_decode<Shape>(a);
+    });
+    if (simt::kernel_before) return fail("nothing waits for the operation before");
   } catch (const std::exception& error) {
     return fail(error.what());
   }

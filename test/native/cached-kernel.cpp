@@ -77,15 +77,35 @@ void one(int heads, int kv_heads, int head_dim, int value_dim, int splits, std::
   std::vector<float> partial(static_cast<size_t>(tiles * splits * kCachedRecord<DIMS>), NAN);
   std::vector<unsigned> counters(static_cast<size_t>(tiles), 0);
   unsigned fault = 0;
-  a.partial = partial.data(), a.counters = counters.data(), a.fault = &fault;
+  a.partial = partial.data(), a.counters = counters.data(), a.fault = &fault, a.early = static_cast<int>(seed & 1);
   ++checks;
   const auto fail = [&](const std::string& what) {
     if (++failures <= 20) std::printf("FAIL %s: %s\n", name.c_str(), what.c_str());
   };
   try {
     simt::begin(seed);
-    simt::run(tiles * splits, 32 * CachedShape<DIMS>::kWarps, 1, CachedShape<DIMS>::kShared, seed,
-              [&] { cached_attention<CachedShape<DIMS>, BF>(a); });
+    // Queries and the rows of new tokens come from the operation before.
+    const std::vector<unsigned short> all_keys = keys, all_values = values, all_q = narrow_q;
+    const std::vector<float> all_wide = q;
+    const auto blank = [&](std::vector<unsigned short>& of, int width) {
+      for (const Sequence& s : sequences)
+        std::fill_n(of.begin() + (s.slot * rows + s.past) * width, s.fresh * width, 0x7fff);
+    };
+    simt::KernelBefore before{
+        [&] {
+          blank(keys, kv_heads * head_dim), blank(values, kv_heads * value_dim);
+          std::fill(narrow_q.begin(), narrow_q.end(), 0x7fff), std::fill(q.begin(), q.end(), NAN);
+        },
+        [&] {
+          std::copy(all_keys.begin(), all_keys.end(), keys.begin());
+          std::copy(all_values.begin(), all_values.end(), values.begin());
+          std::copy(all_q.begin(), all_q.end(), narrow_q.begin()), std::copy(all_wide.begin(), all_wide.end(), q.begin());
+        }};
+    simt::run(tiles * splits, 32 * CachedShape<DIMS>::kWarps, 1, CachedShape<DIMS>::kShared, seed, [&] {
+      before.begin();
+      cached_attention<CachedShape<DIMS>, BF>(a);
+    });
+    if (simt::kernel_before) return fail("nothing waits for the operation before");
   } catch (const std::exception& error) {
     return fail(error.what());
   }

@@ -24,7 +24,12 @@ namespace lpq::cuda {
 // again is a loop.
 template <class T, bool BF>
 __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
-  griddepcontrol_wait_and_launch();
+  bool waited = !a.early;
+  const auto wait = [&] {
+    if (!waited) griddepcontrol_wait_and_launch();
+    waited = true;
+  };
+  if (waited) griddepcontrol_wait_and_launch();
   const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5, g = lane >> 2, t = lane & 3;
   const CachedOwn own(a);
   // Tokens before the first sequence or behind the last would be left as they are in y.
@@ -33,23 +38,26 @@ __device__ __forceinline__ void cached_attention(const CachedArgs& a) {
   if (!covers || own.start < 0 || own.fresh < 0 || own.start + own.fresh > a.tokens || own.total < own.fresh ||
       own.total > a.rows || own.slot < 0 || own.slot >= a.slots_count ||
       own.fresh * a.group > a.query_tiles * kCachedQueries) {
+    wait();
     if (thread == 0) *a.fault = 1;
     return;
   }
-  if (own.columns <= 0) return;
+  if (own.columns <= 0) return wait();
   unsigned char* const shared = dynamic_shared();
   CachedColumn* const table = reinterpret_cast<CachedColumn*>(shared + T::kTable);
   const CachedRun run(a, own);
   const uint32_t base = shared_address(shared);
   const CachedProducer<T> producer(a, own, run.end, base + static_cast<uint32_t>(warp * T::kStages * T::kStage));
-  // The first copies are under way while queries come.
+  // The first copies are under way while queries come. The operation before may still write rows of new tokens.
   int next = run.begin + warp;
 #pragma unroll 1
   for (int i = 0; i < T::kStages - 1; ++i) {
+    if ((next + 1) * kCachedTokens > own.past()) wait();
     if (next < run.stop) producer.fetch(next, i);
     cp_async_commit();
     next += T::kWarps;
   }
+  wait();
   uint32_t q[T::kDims / 16][2];
   cached_columns<T, BF>(a, own, base, table, q);
   const int seen[2] = {table[2 * t].token, table[2 * t + 1].token};

@@ -9,8 +9,9 @@
 // A warp is alone from its first unit to its last: it copies units into its own ring of shared memory (cp.async; keys
 // of a unit that comes as soon as keys of one are read, then values), and has maxima, sums and outputs of its own, so
 // that no warp waits for another's softmax. What warps of a block found is brought together at the end, and what blocks
-// (splits of the tokens) found by the block that ends last. The exact tail goes to the warps of the last split, while
-// their first copies are under way.
+// (splits of the tokens) found by the block that ends last. Sixteens of the exact tail go to the warps of all splits in
+// turn, while their first copies are under way. The first copies of pages do not wait for the operation before where it
+// leaves pages, table, lengths and tails alone.
 #pragma once
 #include "cuda/attention/kv_join.cuh"
 #include "cuda/attention/kv_tail.cuh"
@@ -32,7 +33,7 @@ __device__ __forceinline__ int kv_checked(const KvDecodeArgs& a, int value, int 
 // Blocks: split fastest, then tiles of 8 queries, kv heads, sequences.
 template <class T>
 __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
-  griddepcontrol_wait_and_launch();
+  if (!a.early) griddepcontrol_wait_and_launch();
   const int lane = static_cast<int>(threadIdx.x & 31), warp = static_cast<int>(threadIdx.x >> 5),
             warps = static_cast<int>(blockDim.x >> 5);
   int index = static_cast<int>(blockIdx.x);
@@ -44,12 +45,15 @@ __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
   const int length = kv_checked(a, a.lengths[sequence], a.table_pages * a.page_tokens, T::kInWords ? 1 : T::kTile);
   const int tail = kv_checked(a, a.tails[sequence], a.room, 1);
   KvQuery<T> q;
-  const unsigned short* query = a.q + (static_cast<long long>(sequence) * a.heads + head * group + own) * T::kDims;
+  const auto fetch_queries = [&] {
+    const unsigned short* query = a.q + (static_cast<long long>(sequence) * a.heads + head * group + own) * T::kDims;
 #pragma unroll
-  for (int kc = 0; kc < T::kDims / 16; ++kc)
+    for (int kc = 0; kc < T::kDims / 16; ++kc)
 #pragma unroll
-    for (int k = 0; k < 2; ++k)
-      q[kc][k] = own < group ? *reinterpret_cast<const uint32_t*>(query + kv_query_dim<T>(kc, k)) : 0;
+      for (int k = 0; k < 2; ++k)
+        q[kc][k] = own < group ? *reinterpret_cast<const uint32_t*>(query + kv_query_dim<T>(kc, k)) : 0;
+  };
+  if (!a.early) fetch_queries();
 
   // Units of the sequence in runs, one a split, of which warps take every `warps`-th.
   const int units = (length + T::kTile - 1) / T::kTile * T::kTileUnits, run = (units + a.splits - 1) / a.splits;
@@ -68,9 +72,15 @@ __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
     if (next < end) kv_fetch_values<T>(a, head, place, stage(i));
     cp_async_commit();
   }
+  if (a.early) {
+    griddepcontrol_wait_and_launch();
+    fetch_queries();
+  }
   KvState<T> state;
-  if (split == a.splits - 1 && 16 * warp < tail) {
-    for (int first = 16 * warp; first < tail; first += 16 * warps) kv_tail<T>(a, sequence, head, first, tail, q, state);
+  const int first_tail = 16 * (split * warps + warp);
+  if (first_tail < tail) {
+    for (int first = first_tail; first < tail; first += 16 * warps * a.splits)
+      kv_tail<T>(a, sequence, head, first, tail, q, state);
     kv_settle<T, false>(state);
   }
   float sums[4] = {};  // of q, of turbomind alone

@@ -36,6 +36,7 @@ struct KvDecodeArgs {
   int key_group, value_group, run;     // tokens or dims of a group; tokens of a run of scales
   int stages, page_units, page_shift;  // of a warp's ring; units of a page, and their log2, or -1
   float scale;                         // of scores, times log2 e
+  int early;  // pages, table, lengths and tails may be read while the operation before still runs
 };
 
 // Quantizes and packs tokens (kv_pack.cuh): of a prompt, or of tails that are full, before a token is appended to each.
