@@ -138,24 +138,40 @@ class CudaExec {
     if (launched_ && follows()) launch_raw(kernel, grid, block, shared, pointers, 1, true);
     else launch_raw(kernel, grid, block, shared, pointers, false);
   }
+  // As launch_after of a kernel that begins with griddepcontrol_launch_and_wait(), so that the next may start while those
+  // before this one still run: what they wrote counts as written by this one, too.
+  template <class... Args>
+  void launch_through(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, const Args&... args) {
+    std::optional<std::vector<Written>> before;
+    if (launched_) before.emplace(std::move(written_));
+    launch_after(kernel, grid, block, shared, args...);
+    before_ = std::move(before);
+  }
   // What an overlapping launch reads before it waits must not come from the operation before. Known to be so if that
   // was a launch that said by wrote() what it writes, nothing else was put on the stream since (all that does so
   // forgets), and `tensor` lies elsewhere.
   template <class... More>
   void wrote(const More&... tensors) {
     written_.clear();
-    if (launched_) (written_.push_back(Written{tensors.raw(), tensors.raw() + tensors.bytes(), false}), ...);
+    if (!launched_ || (before_ && before_->empty())) return;
+    if (before_) written_ = std::move(*before_);
+    before_.reset();
+    (written_.push_back(Written{tensors.raw(), tensors.raw() + tensors.bytes(), false}), ...);
   }
   // After wrote(): caches of which it wrote the rows of new tokens alone.
   template <class... More>
   void wrote_new_rows(const More&... caches) {
-    if (launched_) (written_.push_back(Written{caches.raw(), caches.raw() + caches.bytes(), true}), ...);
+    if (!written_.empty()) (written_.push_back(Written{caches.raw(), caches.raw() + caches.bytes(), true}), ...);
   }
-  bool follows_untouched(const Tensor& tensor) const { return follows_untouched(tensor, false); }
-  // But for rows of new tokens.
-  bool follows_older_rows_untouched(const Tensor& cache) const { return follows_untouched(cache, true); }
+  bool follows_untouched(const Tensor& weights) const { return settled_ || untouched(weights, false); }
+  // Of what operations write, too: a cache, and the tables that say where it lies. `older_rows`: of all but the rows of
+  // new tokens.
+  bool follows_untouched_cache(const Tensor& tensor, bool older_rows = false) const {
+    return untouched(tensor, older_rows);
+  }
   void forget_written() {
     written_.clear();
+    before_.reset();
     launched_ = false;
   }
   // Clusters of `kernel` that the device holds at once. The driver is asked once.
@@ -190,10 +206,9 @@ class CudaExec {
   friend class Hosted;
   bool rehearse(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, int cluster, bool overlap);
   uint32_t* hosted_counters(size_t count);
-  bool follows_untouched(const Tensor& tensor, bool but_new_rows) const {
-    if (settled_) return true;
+  bool untouched(const Tensor& tensor, bool older_rows) const {
     for (const Written& w : written_)
-      if (!(w.new_rows && but_new_rows) && tensor.raw() + tensor.bytes() > w.first && w.last > tensor.raw()) return false;
+      if (!(w.new_rows && older_rows) && tensor.raw() + tensor.bytes() > w.first && w.last > tensor.raw()) return false;
     return !written_.empty();
   }
   bool follows();  // whether the device and its driver start such kernels early
@@ -244,7 +259,8 @@ class CudaExec {
     const std::byte *first, *last;
     bool new_rows;
   };
-  std::vector<Written> written_;  // by the newest launch, if it is known
+  std::vector<Written> written_;                // by the newest launch, and what may still run beside it, if it is known
+  std::optional<std::vector<Written>> before_;  // written_ before launch_through(), where a launch came before
 };
 
 // The tensor lies on this device. Throws Failure("LPQ_NATIVE_ARGUMENT").

@@ -57,7 +57,7 @@ __device__ __forceinline__ int sequence_by_warp(const int* starts, int sequences
 // rope_append.h.
 template <class T>
 __device__ void rope_append(const cuda::RopeAppendArgs& a) {
-  cuda::griddepcontrol_wait_and_launch();
+  cuda::griddepcontrol_launch_and_wait();
   const int lane = threadIdx.x & 31, all = a.heads + 2 * a.kv_heads,
             parts = (all + cuda::kAppendWarps - 1) / cuda::kAppendWarps;
   const int t = blockIdx.x / parts,

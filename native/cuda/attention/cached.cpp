@@ -89,9 +89,9 @@ void cached_attention(Call& call, CudaExec& exec) {
   a.splits = static_cast<int>(splits);
   Scratch partial = exec.scratch(static_cast<size_t>(splits > 1 ? tiles * splits * facts.record * 4 : 16));
   a.partial = partial.as<float>(), a.counters = exec.counters(static_cast<size_t>(tiles));
-  a.early = exec.follows_older_rows_untouched(keys) && exec.follows_older_rows_untouched(values) &&
-            exec.follows_untouched(of.step.starts) && exec.follows_untouched(of.step.slots) &&
-            exec.follows_untouched(of.step.totals);
+  a.early = exec.follows_untouched_cache(keys, true) && exec.follows_untouched_cache(values, true) &&
+            exec.follows_untouched_cache(of.step.starts) && exec.follows_untouched_cache(of.step.slots) &&
+            exec.follows_untouched_cache(of.step.totals);
   exec.launch_after("lpq_cached_attention" + suffix(y) + "_" + std::to_string(dims), Dim3(tiles * splits),
                     Dim3(32 * facts.warps), static_cast<unsigned>(facts.shared), a);
   exec.wrote(y);
@@ -147,7 +147,7 @@ void rope_append(Call& call, CudaExec& exec) {
   a.slots_count = static_cast<int>(keys.dim(0)), a.rows = static_cast<int>(keys.dim(1));
   a.fault = fault_of(exec);
   a.outside = exec.fault("LPQ_NATIVE_ARGUMENT", "a position lies outside the table of " + std::to_string(a.places));
-  exec.launch_after("lpq_rope_append" + suffix(keys), {a.tokens * div_up(a.heads + 2 * a.kv_heads, kAppendWarps)},
+  exec.launch_through("lpq_rope_append" + suffix(keys), {a.tokens * div_up(a.heads + 2 * a.kv_heads, kAppendWarps)},
                     {32 * kAppendWarps}, 0, a);
   exec.wrote(y);
   exec.wrote_new_rows(keys, values);

@@ -116,8 +116,10 @@ void kv_decode(Call& call, CudaExec& exec) {
   const int64_t shared = std::max(choice.warps * choice.stages * facts.stage, choice.warps * record + 16);
   Scratch partial = exec.scratch(static_cast<size_t>(tiles * a.splits * record));
   a.partial = partial.as<float>(), a.counters = exec.counters(static_cast<size_t>(tiles));
-  a.early = exec.follows_untouched(table) && exec.follows_untouched(lengths) && exec.follows_untouched(tails);
-  for (const Tensor* pages : of.form.pages) a.early = a.early && exec.follows_untouched(*pages);
+  a.early = true;
+  for (const Tensor* each :
+       {&table, &lengths, &tails, of.form.pages[0], of.form.pages[1], of.form.pages[2], of.form.pages[3]})
+    a.early = a.early && exec.follows_untouched_cache(*each);
   exec.launch_after("lpq_kv_decode_" + c.bits_name() + "_" + c.form_name() + "_" + std::to_string(c.dims),
                     Dim3(tiles * choice.splits), Dim3(32 * choice.warps), static_cast<unsigned>(shared), a);
   exec.wrote(y);

@@ -18,7 +18,7 @@ void add_norm(Call& call, CudaExec& exec) {
   const void *more = a.y.raw(), *gain = raw_of(a.weight), *shift = raw_of(a.bias);
   // Few rows: as many threads as have a four each, so that all loads are under way at once.
   const int64_t threads = std::clamp<int64_t>(div_up(vec ? columns / 4 : columns, 32) * 32, 32, 1024);
-  exec.launch_after("lpq_add_norm" + suffix(a.y) + suffix(a.x), {rows}, {threads}, static_cast<unsigned>(shared),
+  exec.launch_through("lpq_add_norm" + suffix(a.y) + suffix(a.x), {rows}, {threads}, static_cast<unsigned>(shared),
                     a.h.data<float>(), more, gain, type_of(a.weight), shift, type_of(a.bias), a.x.raw(), width, a.scale,
                     eps, a.offset, layer, vec);
   exec.wrote(a.h, a.x);

@@ -1,5 +1,6 @@
 // A product added to the residual stream, and the norm that reads the sum, in one pass over a row. Sums run in a fixed
 // order.
+#include "cuda/ptx/global_memory.cuh"
 #include "cuda/ptx/griddepcontrol.cuh"
 #include "cuda/ptx/shared_memory.cuh"
 #include "cuda/types.cuh"
@@ -27,7 +28,13 @@ __device__ float sum_of(float value, float* parts) {
 template <class Y, class X>
 __device__ void add_norm(float* h, const Y* y, const void* weight, int weight_type, const void* bias, int bias_type,
                          X* x, int width, float scale, float eps, float offset, int layer, int vec) {
-  cuda::griddepcontrol_wait_and_launch();
+  cuda::griddepcontrol_launch_dependents();
+  // Gains come from memory while the operation before ends.
+  for (int c = 32 * static_cast<int>(threadIdx.x); c < width; c += 32 * static_cast<int>(blockDim.x)) {
+    if (weight) cuda::prefetch_l2(static_cast<const char*>(weight) + (weight_type == 0 ? 4 : 2) * c);
+    if (bias) cuda::prefetch_l2(static_cast<const char*>(bias) + (bias_type == 0 ? 4 : 2) * c);
+  }
+  cuda::griddepcontrol_wait();
   const index_t start = static_cast<index_t>(blockIdx.x) * width;
   float* const parts = row_memory();
   float* const row = parts + 32;

@@ -24,7 +24,7 @@ void add(Call& call, CudaExec& exec) {
   const float scale = static_cast<float>(op.scale);
   const long long count = op.a.elements();
   const int vec = count % 4 == 0 && fours(op.a) && fours(op.b) && fours(op.y);
-  exec.launch_after("lpq_add" + suffix(op.b), {stride_blocks(exec, vec ? count / 4 : count, kThreads)}, {kThreads}, 0,
+  exec.launch_through("lpq_add" + suffix(op.b), {stride_blocks(exec, vec ? count / 4 : count, kThreads)}, {kThreads}, 0,
                     op.a.data<float>(), op.b.raw(), op.y.data<float>(), scale, count, vec);
   exec.wrote(op.y);
 }
@@ -55,7 +55,7 @@ void gated_activation(Call& call, CudaExec& exec) {
     const int vec = count % 4 == 0 && fours(gate) && fours(up) && fours(y);
     const void *g = gate.raw(), *u = up.raw();
     void* out = y.raw();
-    exec.launch_after("lpq_gated" + suffix(gate), {stride_blocks(exec, vec ? count / 4 : count, kThreads)}, {kThreads},
+    exec.launch_through("lpq_gated" + suffix(gate), {stride_blocks(exec, vec ? count / 4 : count, kThreads)}, {kThreads},
                       0, g, u, out, kind, count, vec);
     return exec.wrote(y);
   }
@@ -69,7 +69,7 @@ void gated_activation(Call& call, CudaExec& exec) {
     return reinterpret_cast<uintptr_t>(p) % 16 == 0 && pitch % wide == 0;
   };
   const int vec = width % wide == 0 && sixteens(g, gate_pitch) && sixteens(u, up_pitch) && sixteens(out, width);
-  exec.launch_after("lpq_gated_rows" + suffix(gate),
+  exec.launch_through("lpq_gated_rows" + suffix(gate),
                     Dim3(div_up(vec ? width / wide : width, kThreads), std::min<long long>(rows, 32768)), {kThreads}, 0,
                     g, u, out, kind, rows, width, gate_pitch, up_pitch, vec);
   exec.wrote(y);

@@ -35,7 +35,7 @@ __device__ __forceinline__ float activate(float x, int act) {
 
 template <class T>
 __device__ void gated(const T* gate, const T* up, T* y, int act, index_t count, int vec) {
-  cuda::griddepcontrol_wait_and_launch();
+  cuda::griddepcontrol_launch_and_wait();
   if (vec) {
     each(count / 4, [&](index_t i) {
       const float4 g = load4(gate + 4 * i), u = load4(up + 4 * i);
@@ -51,7 +51,7 @@ __device__ void gated(const T* gate, const T* up, T* y, int act, index_t count, 
 template <class T>
 __device__ void gated_rows(const T* gate, const T* up, T* y, int act, index_t rows, index_t width, index_t gate_pitch,
                            index_t up_pitch, int vec) {
-  cuda::griddepcontrol_wait_and_launch();
+  cuda::griddepcontrol_launch_and_wait();
   constexpr int kWide = 16 / sizeof(T);
   union Sixteen {
     uint4 raw;
@@ -88,7 +88,7 @@ __device__ void convert(const From* x, To* y, index_t count, int vec) {
 #define LPQ_ADD(type, name)                                                                                      \
   extern "C" __global__ void lpq_add_##name(const float* a, const type* b, float* y, float scale, index_t count, \
                                             int vec) {                                                           \
-    cuda::griddepcontrol_wait_and_launch();                                                                      \
+    cuda::griddepcontrol_launch_and_wait();                                                                      \
     if (vec) {                                                                                                   \
       each(count / 4, [&](index_t i) {                                                                           \
         const float4 p = load4(a + 4 * i), q = load4(b + 4 * i);                                                 \

@@ -34,7 +34,7 @@ __device__ __forceinline__ index_t row_start(index_t r, int width, int runs, ind
 template <class X, class Y>
 __device__ void rmsnorm(const X* x, const void* weight, int weight_type, Y* y, index_t rows, int width, int runs,
                         index_t pitch, float eps, float offset, int vec) {
-  cuda::griddepcontrol_wait_and_launch();
+  cuda::griddepcontrol_launch_and_wait();
   const bool by_warp = blockDim.y > 1;
   const index_t row = by_warp ? static_cast<index_t>(blockIdx.x) * blockDim.y + threadIdx.y : blockIdx.x;
   if (row >= rows) return;
@@ -94,7 +94,7 @@ __device__ float block_sum(float value) {
 template <class X, class Y>
 __device__ void layernorm(const X* x, const void* weight, int weight_type, const void* bias, int bias_type, Y* y,
                           int width, int runs, index_t pitch, int turns, float eps, float offset) {
-  cuda::griddepcontrol_wait_and_launch();
+  cuda::griddepcontrol_launch_and_wait();
   const index_t row = blockIdx.x, at = (row % turns) * width, start = row_start(row, width, runs, pitch);
   const X* from = x + start;
   Y* to = y + start;

@@ -22,5 +22,10 @@ __device__ __forceinline__ void griddepcontrol_wait_and_launch() {
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 }
+// The next kernel may start even while the ones before this one run (CudaExec::launch_through).
+__device__ __forceinline__ void griddepcontrol_launch_and_wait() {
+  griddepcontrol_launch_dependents();
+  griddepcontrol_wait();
+}
 
 }  // namespace lpq::cuda

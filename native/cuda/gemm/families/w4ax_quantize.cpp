@@ -14,7 +14,10 @@ void quantize_tokens(Call& call, CudaExec& exec) {
   const std::string kernel = std::string("lpq_quantize_tokens_") + (codes.dtype == DType::i8 ? "i8" : "f8") + suffix(x);
   unsigned char* const to = reinterpret_cast<unsigned char*>(codes.raw());
   uint32_t* const fault = exec.fault("LPQ_NATIVE_NUMERICS", "activations hold NaN or infinity");
-  exec.launch_after(kernel, {x.dim(0)}, {256}, 0, x.raw(), to, scales.data<float>(), k, vectors, fault);
+  // Few tokens: as many threads as have a four each, so that all loads are under way at once.
+  const int64_t most = x.dim(0) <= 2 * exec.device().multiprocessors ? 1024 : 256,
+                threads = std::clamp<int64_t>(div_up(k, 4 * 32) * 32, 32, most);
+  exec.launch_through(kernel, {x.dim(0)}, {threads}, 0, x.raw(), to, scales.data<float>(), k, vectors, fault);
   exec.wrote(codes, scales);
 }
 
@@ -36,7 +39,7 @@ void quantize_activations(Call& call, CudaExec& exec) {
       "LPQ_NATIVE_NUMERICS",
       "activations hold NaN or infinity, bits something else than 4 and 8, or order a column that is not there");
   const long long tokens = op.rows;
-  exec.launch_after("lpq_quantize_blocks" + suffix(op.x), {stride_blocks(exec, op.rows * op.blocks, 8)}, {256}, 0,
+  exec.launch_through("lpq_quantize_blocks" + suffix(op.x), {stride_blocks(exec, op.rows * op.blocks, 8)}, {256}, 0,
                     op.x.raw(), op.bits.data<unsigned char>(), op.clip.data<float>(), order_of(op.order), none,
                     reinterpret_cast<signed char*>(op.codes.raw()), no_nibbles, op.scales.data<float>(), tokens,
                     static_cast<int>(op.k), 0, 0, 0, fault);
@@ -53,7 +56,7 @@ void quantize_comet(Call& call, CudaExec& exec) {
                                      "activations hold NaN or infinity, bits something else than 4 and 8, blocks not "
                                      "those of bits, or order a column that is not there");
   const long long tokens = op.rows;
-  exec.launch_after("lpq_quantize_blocks" + suffix(op.x), {stride_blocks(exec, op.rows * to.count, 8)}, {256}, 0,
+  exec.launch_through("lpq_quantize_blocks" + suffix(op.x), {stride_blocks(exec, op.rows * to.count, 8)}, {256}, 0,
                     op.x.raw(), op.bits.data<unsigned char>(), op.clip.data<float>(), order_of(op.order),
                     static_cast<const int*>(to.blocks.data<int32_t>()), reinterpret_cast<signed char*>(to.x8.raw()),
                     reinterpret_cast<unsigned char*>(to.x4.raw()), op.scales.data<float>(), tokens,

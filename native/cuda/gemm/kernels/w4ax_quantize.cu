@@ -17,34 +17,43 @@ __device__ __forceinline__ float quantize_code(float x, float inverse, float top
 }
 
 // A block a token: codes s8 or e4m3 [t, k], scales [t] = largest magnitude / top.
+//   thread t -> columns 4 t to 4 t + 3, and those 4 threads further, ... (fours), of which kHeld fours stay in registers
 template <class T, bool Float>
 __device__ __forceinline__ void quantize_token(const T* x, unsigned char* codes, float* scales, int k, int fours,
                                                uint32_t* fault) {
-  cuda::griddepcontrol_wait_and_launch();
-  __shared__ float most_of[8];
+  cuda::griddepcontrol_launch_and_wait();
+  constexpr int kHeld = 4;
+  __shared__ float most_of[32];
   const long long token = blockIdx.x;
   const T* const row = x + token * k;
   unsigned char* const to = codes + token * k;
   constexpr float kTop = Float ? 448.0f : 127.0f;
+  const int first = static_cast<int>(threadIdx.x), step = static_cast<int>(blockDim.x), count = fours ? k / 4 : k;
+  float4 held[kHeld];
   float most = 0;
   bool bad = false;
   const auto see = [&](float v) {
     bad |= !(fabsf(v) <= 3.40282347e38f);
     most = fmaxf(most, fabsf(v));
   };
+  const auto see_four = [&](const float4& v) { see(v.x), see(v.y), see(v.z), see(v.w); };
   if (fours) {
-    for (int i = static_cast<int>(threadIdx.x) * 4; i < k; i += 1024) {
-      const float4 v = load4(row + i);
-      see(v.x), see(v.y), see(v.z), see(v.w);
+#pragma unroll
+    for (int h = 0; h < kHeld; ++h) {
+      const int i = first + h * step;
+      held[h] = i < count ? load4(row + 4 * i) : make_float4(0, 0, 0, 0);
     }
+#pragma unroll
+    for (int h = 0; h < kHeld; ++h) see_four(held[h]);
+    for (int i = first + kHeld * step; i < count; i += step) see_four(load4(row + 4 * i));
   } else {
-    for (int i = static_cast<int>(threadIdx.x); i < k; i += 256) see(widen(row[i]));
+    for (int i = first; i < count; i += step) see(widen(row[i]));
   }
   if (bad) *fault = 1;
   most = warp_max(most);
   if ((threadIdx.x & 31) == 0) most_of[threadIdx.x >> 5] = most;
   __syncthreads();
-  for (float other : most_of) most = fmaxf(most, other);
+  for (int w = 0; w < step / 32; ++w) most = fmaxf(most, most_of[w]);
   const float scale = quantize_scale(most, 1.0f / kTop), inverse = scale > 0 ? 1.0f / scale : 0.0f;
   if (threadIdx.x == 0) scales[token] = scale;
   const auto code = [&](float v) -> uint32_t {
@@ -52,14 +61,16 @@ __device__ __forceinline__ void quantize_token(const T* x, unsigned char* codes,
       return __nv_cvt_float_to_fp8(fminf(fmaxf(__fmul_rn(v, inverse), -kTop), kTop), __NV_SATFINITE, __NV_E4M3);
     else return static_cast<uint32_t>(static_cast<int>(quantize_code(v, inverse, kTop))) & 255u;
   };
+  const auto store_four = [&](int i, const float4& v) {
+    *reinterpret_cast<uint32_t*>(to + 4 * i) = code(v.x) | code(v.y) << 8 | code(v.z) << 16 | code(v.w) << 24;
+  };
   if (fours) {
-    for (int i = static_cast<int>(threadIdx.x) * 4; i < k; i += 1024) {
-      const float4 v = load4(row + i);
-      *reinterpret_cast<uint32_t*>(to + i) = code(v.x) | code(v.y) << 8 | code(v.z) << 16 | code(v.w) << 24;
-    }
+#pragma unroll
+    for (int h = 0; h < kHeld; ++h)
+      if (first + h * step < count) store_four(first + h * step, held[h]);
+    for (int i = first + kHeld * step; i < count; i += step) store_four(i, load4(row + 4 * i));
   } else {
-    for (int i = static_cast<int>(threadIdx.x); i < k; i += 256)
-      to[i] = static_cast<unsigned char>(code(widen(row[i])));
+    for (int i = first; i < count; i += step) to[i] = static_cast<unsigned char>(code(widen(row[i])));
   }
 }
 
@@ -73,7 +84,7 @@ __device__ __forceinline__ void quantize_blocks(const T* x, const unsigned char*
                                                 const int* order, const int* blocks, signed char* codes,
                                                 unsigned char* nibbles, float* scales, long long tokens, int k,
                                                 int eights, int fours, int pitch, uint32_t* fault) {
-  cuda::griddepcontrol_wait_and_launch();
+  cuda::griddepcontrol_launch_and_wait();
   const int lane = threadIdx.x & 31, count = k / 128;
   const long long warps = static_cast<long long>(gridDim.x) * (blockDim.x >> 5);
   for (long long u = blockIdx.x * static_cast<long long>(blockDim.x >> 5) + (threadIdx.x >> 5); u < tokens * count;
@@ -128,11 +139,11 @@ __device__ __forceinline__ void quantize_blocks(const T* x, const unsigned char*
 }  // namespace lpq
 
 #define LPQ_QUANTIZE(T, name)                                                                                      \
-  extern "C" __global__ void __launch_bounds__(256) lpq_quantize_tokens_i8_##name(                                 \
+  extern "C" __global__ void __launch_bounds__(1024) lpq_quantize_tokens_i8_##name(                                 \
       const T* x, unsigned char* codes, float* scales, int k, int fours, uint32_t* fault) {                        \
     lpq::quantize_token<T, false>(x, codes, scales, k, fours, fault);                                              \
   }                                                                                                                \
-  extern "C" __global__ void __launch_bounds__(256) lpq_quantize_tokens_f8_##name(                                 \
+  extern "C" __global__ void __launch_bounds__(1024) lpq_quantize_tokens_f8_##name(                                 \
       const T* x, unsigned char* codes, float* scales, int k, int fours, uint32_t* fault) {                        \
     lpq::quantize_token<T, true>(x, codes, scales, k, fours, fault);                                               \
   }                                                                                                                \

@@ -32,5 +32,6 @@ inline void griddepcontrol_wait() {
 }
 inline void griddepcontrol_launch_dependents() {}
 inline void griddepcontrol_wait_and_launch() { griddepcontrol_wait(); }
+inline void griddepcontrol_launch_and_wait() { griddepcontrol_wait(); }
 
 }  // namespace lpq::cuda
