@@ -7,6 +7,7 @@ import { multiplied } from './multiplied.js';
 import { packedOps } from './packed-ops.js';
 import { recurrentOps } from './recurrent-ops.js';
 import { selectedOps } from './selected-ops.js';
+import { codeOutputs, type TokenCodes } from './token-codes.js';
 import { w4axOps } from './w4ax-ops.js';
 
 /** Activations of MLPs. */
@@ -67,7 +68,7 @@ export const ops = {
     p: { eps: number; offset?: number; turns?: number; width?: number } & Runs,
   ) => rt.enqueue('layernorm', weight ? (bias ? [x, weight, bias] : [x, weight]) : [x], [y], p),
 
-  /** h += y * scale, then x = a norm of h. */
+  /** h += y * scale, then x = a norm of h, and codes of x. */
   addNorm: (
     rt: NativeRuntime,
     h: Tensor,
@@ -76,7 +77,14 @@ export const ops = {
     bias: Tensor | undefined,
     x: Tensor,
     p: { kind: 'rms' | 'layer'; eps: number; offset?: number; scale?: number },
-  ) => rt.enqueue('add_norm', [h, y, ...(weight ? (bias ? [weight, bias] : [weight]) : [])], [h, x], p),
+    codes?: TokenCodes,
+  ) =>
+    rt.enqueue(
+      'add_norm',
+      [h, y, ...(weight ? (bias ? [weight, bias] : [weight]) : [])],
+      [h, x, ...codeOutputs(codes)],
+      p,
+    ),
 
   /** y = x Wᵀ + bias (native/ops/linalg.h). */
   linear: (
@@ -122,14 +130,15 @@ export const ops = {
   stridedMatrix: (rt: NativeRuntime, x: Tensor, y: Tensor, p: { first: number; rowStep: number; columnStep: number }) =>
     rt.enqueue('strided_matrix', [x], [y], p),
 
-  /** y = act(gate) * up. */
+  /** y = act(gate) * up, and codes of y. */
   gatedActivation: (
     rt: NativeRuntime,
     gate: Tensor,
     up: Tensor,
     y: Tensor,
     p: { act: ActivationName; first?: number; upFirst?: number },
-  ) => rt.enqueue('gated_activation', [gate, up], [y], p),
+    codes?: TokenCodes,
+  ) => rt.enqueue('gated_activation', [gate, up], [y, ...codeOutputs(codes)], p),
 
   /** y = act(x). */
   activation: (rt: NativeRuntime, x: Tensor, y: Tensor, p: { act: ActivationName }) =>

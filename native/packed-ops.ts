@@ -1,4 +1,5 @@
 import type { NativeRuntime, OpParams, Tensor } from './binding.js';
+import type { TokenCodes } from './token-codes.js';
 
 /** Products of packed weights, part of the operation table (ops.ts). */
 export const packedOps = {
@@ -95,7 +96,7 @@ export const packedOps = {
     }),
 
   /** Codes of 8 bits with one scale a token (native/ops/w4ax.h). */
-  quantizeTokens: (rt: NativeRuntime, x: Tensor, out: { codes: Tensor; scales: Tensor }) =>
+  quantizeTokens: (rt: NativeRuntime, x: Tensor, out: TokenCodes) =>
     rt.enqueue('quantize_tokens', [x], [out.codes, out.scales]),
 
   /** y = x Wᵀ + bias of codes of 8 bits by codes of 8 or 4; `groups`: whole factors of groups (native/ops/gemm_act.h). */

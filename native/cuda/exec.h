@@ -1,7 +1,9 @@
 // What a CUDA operation may use: one stream, scratch memory, launches by kernel name, and the vendor's libraries.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -139,40 +141,53 @@ class CudaExec {
     else launch_raw(kernel, grid, block, shared, pointers, false);
   }
   // As launch_after of a kernel that begins with griddepcontrol_launch_and_wait(), so that the next may start while those
-  // before this one still run: what they wrote counts as written by this one, too.
+  // before this one still run: what they touch counts as touched by this one, too.
   template <class... Args>
   void launch_through(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, const Args&... args) {
-    std::optional<std::vector<Written>> before;
-    if (launched_) before.emplace(std::move(written_));
+    std::optional<std::vector<Touched>> before;
+    if (launched_) before.emplace(std::move(touched_));
+    const bool reads = reads_known_;
     launch_after(kernel, grid, block, shared, args...);
-    before_ = std::move(before);
+    before_ = std::move(before), reads_before_ = reads;
   }
   // What an overlapping launch reads before it waits must not come from the operation before. Known to be so if that
   // was a launch that said by wrote() what it writes, nothing else was put on the stream since (all that does so
   // forgets), and `tensor` lies elsewhere.
   template <class... More>
   void wrote(const More&... tensors) {
-    written_.clear();
+    touched_.clear();
     if (!launched_ || (before_ && before_->empty())) return;
-    if (before_) written_ = std::move(*before_);
+    reads_before_ = !before_ || reads_before_;
+    if (before_) touched_ = std::move(*before_);
     before_.reset();
-    (written_.push_back(Written{tensors.raw(), tensors.raw() + tensors.bytes(), false}), ...);
+    (touch(tensors, Touch::kWritten), ...);
   }
   // After wrote(): caches of which it wrote the rows of new tokens alone.
   template <class... More>
   void wrote_new_rows(const More&... caches) {
-    if (!written_.empty()) (written_.push_back(Written{caches.raw(), caches.raw() + caches.bytes(), true}), ...);
+    if (!touched_.empty()) (touch(caches, Touch::kNewRows), ...);
   }
-  bool follows_untouched(const Tensor& weights) const { return settled_ || untouched(weights, false); }
+  // After wrote(): all else that it reads, so that the next may even write early.
+  template <class... More>
+  void read(const More&... tensors) {
+    if (touched_.empty()) return;
+    (touch(tensors, Touch::kRead), ...);
+    reads_known_ = reads_before_;
+  }
+  bool follows_untouched(const Tensor& weights) const { return settled_ || untouched(weights, {Touch::kWritten, Touch::kNewRows}); }
   // Of what operations write, too: a cache, and the tables that say where it lies. `older_rows`: of all but the rows of
   // new tokens.
   bool follows_untouched_cache(const Tensor& tensor, bool older_rows = false) const {
-    return untouched(tensor, older_rows);
+    return older_rows ? untouched(tensor, {Touch::kWritten}) : untouched(tensor, {Touch::kWritten, Touch::kNewRows});
+  }
+  // Whether nothing that still runs reads or writes the tensor.
+  bool follows_apart(const Tensor& tensor) const {
+    return reads_known_ && untouched(tensor, {Touch::kWritten, Touch::kNewRows, Touch::kRead});
   }
   void forget_written() {
-    written_.clear();
+    touched_.clear();
     before_.reset();
-    launched_ = false;
+    launched_ = reads_known_ = false;
   }
   // Clusters of `kernel` that the device holds at once. The driver is asked once.
   int resident_clusters(const std::string& kernel, int threads, unsigned shared, int cluster);
@@ -206,10 +221,18 @@ class CudaExec {
   friend class Hosted;
   bool rehearse(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, int cluster, bool overlap);
   uint32_t* hosted_counters(size_t count);
-  bool untouched(const Tensor& tensor, bool older_rows) const {
-    for (const Written& w : written_)
-      if (!(w.new_rows && older_rows) && tensor.raw() + tensor.bytes() > w.first && w.last > tensor.raw()) return false;
-    return !written_.empty();
+  enum class Touch { kWritten, kNewRows, kRead };
+  struct Touched {
+    const std::byte *first, *last;
+    Touch how;
+  };
+  void touch(const Tensor& tensor, Touch how) { touched_.push_back({tensor.raw(), tensor.raw() + tensor.bytes(), how}); }
+  bool untouched(const Tensor& tensor, std::initializer_list<Touch> ways) const {
+    for (const Touched& t : touched_)
+      if (std::find(ways.begin(), ways.end(), t.how) != ways.end() && tensor.raw() + tensor.bytes() > t.first &&
+          t.last > tensor.raw())
+        return false;
+    return !touched_.empty();
   }
   bool follows();  // whether the device and its driver start such kernels early
   void launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, void** arguments,
@@ -255,12 +278,9 @@ class CudaExec {
   bool recording_ = false;  // launches go into a graph (timing.cpp)
   bool launched_ = false;   // the newest thing on the stream is a launch of a kernel of ours
   bool settled_ = false;    // whatever came before, it has not written weights
-  struct Written {
-    const std::byte *first, *last;
-    bool new_rows;
-  };
-  std::vector<Written> written_;                // by the newest launch, and what may still run beside it, if it is known
-  std::optional<std::vector<Written>> before_;  // written_ before launch_through(), where a launch came before
+  std::vector<Touched> touched_;  // by the newest launch, and what may still run beside it, if it is known
+  std::optional<std::vector<Touched>> before_;      // touched_ before launch_through(), where a launch came before
+  bool reads_known_ = false, reads_before_ = true;  // touched_ and before_ have what is read, too
 };
 
 // The tensor lies on this device. Throws Failure("LPQ_NATIVE_ARGUMENT").

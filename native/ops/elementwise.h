@@ -1,6 +1,6 @@
 // cast, zero, add, scale_rows, activation, soft_cap, gated_activation, clamped_swiglu, xielu.
 #pragma once
-#include "ops/arguments.h"
+#include "ops/token_codes.h"
 
 namespace lpq::ops {
 
@@ -86,13 +86,15 @@ struct SoftCap : Arguments {
 };
 
 // y = act(gate) * up; f32 (on CUDA f16 or bf16 too), any equal shapes and dtypes; y may be gate or up. With `first` and
-// `upFirst` y [T,C] is neither, and gate and up are C columns of matrices, maybe of one, from there on.
+// `upFirst` y [T,C] is neither, and gate and up are C columns of matrices, maybe of one, from there on. Codes of y, too,
+// where they are given.
 struct GatedActivation : Arguments {
   const Tensor& gate = input("gate", kFloats);
   bool rows = integer("first", -1) >= 0;  // some columns of matrices
   Dims shape = rows ? Dims{gate.shape.empty() ? -1 : gate.dim(0), -1} : gate.shape;
   const Tensor& up = input("up", {gate.dtype}, shape);
   const Tensor& y = output("y", {gate.dtype}, shape);
+  TokenCodes codes = TokenCodes::read(*this, y, &Arguments::output);
   Act act = read_act(*this);
   Columns gates = rows ? some_columns("first", gate, "gate", y.dim(1)) : Columns{};
   Columns ups = rows ? some_columns("upFirst", up, "up", y.dim(1)) : Columns{};

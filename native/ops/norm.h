@@ -1,6 +1,6 @@
 // rmsnorm, layernorm, add_norm.
 #pragma once
-#include "ops/arguments.h"
+#include "ops/token_codes.h"
 
 namespace lpq::ops {
 
@@ -71,11 +71,12 @@ struct Layernorm : Arguments {
 
 // h += y * scale, then x = what rmsnorm (kind rms) or layernorm (layer) makes of h; h f32 [T,C], y and x f32, f16 or
 // bf16 (on CUDA x of a 16-bit y of its dtype), x not h. weight and bias as of those, an RMS norm's bias absent. scale:
-// 1. On the CPU the bits of add, then the norm.
+// 1. On the CPU the bits of add, then the norm. Codes of x, too, where they are given.
 struct AddNorm : Arguments {
   const Tensor& h = in_place("h", {f32}, {-1, -1});
   const Tensor& y = input("y", kFloats, h.shape);
   const Tensor& x = output("x", kFloats, h.shape);
+  TokenCodes codes = TokenCodes::read(*this, x, &Arguments::output);
   bool layer = one_of("kind", {"rms", "layer"}) == 1, weighed = left() == 1;
   const Tensor* weight = norm_vector(*this, "weight", h.dim(1));
   const Tensor* bias = norm_vector(*this, "bias", h.dim(1));

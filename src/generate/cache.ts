@@ -26,6 +26,8 @@ export interface KeyValueCache {
   begin(step: Step): void;
   /** CachedAttention of a block (model/program.ts), enqueued. */
   attend(block: number, step: Step, t: AttentionTensors, p: AttentionParams, sinks: Tensor | undefined): void;
+  /** After the blocks of a step: what can wait until its tokens have been read. */
+  end?(step: Step): void;
   dispose(): void;
 }
 

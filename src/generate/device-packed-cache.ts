@@ -165,14 +165,23 @@ export class DevicePackedCache extends PackedCache<Layer> {
       { ...layer.form, heads: p.heads, scale: p.scale },
     );
     for (const tensor of [...own, half]) tensor.dispose();
-    for (const { slot, past } of entries) {
-      if ((past + 1) % batch !== 0) continue;
-      const [keys, values] = [layer.tailKeys, layer.tailValues].map((all) =>
-        all.view([batch, all.shape[2] as number], slot * batch * (all.shape[2] as number)),
-      ) as [Tensor, Tensor];
-      const first = past + 1 - batch;
-      ops.kvPack(rt, keys, values, this.tables[slot] as Tensor, layer.pages, { ...layer.form, first });
-      for (const view of [keys, values]) view.dispose();
+  }
+
+  /** Packs what a step has filled, of all layers in a row: on a device they run side by side. */
+  end({ entries }: Step): void {
+    const { rt, batch, layers } = this;
+    for (const { slot, past, ids } of entries) {
+      if (past === 0 || (past + ids.length) % batch !== 0) continue;
+      for (const layer of layers) {
+        if (!layer) continue;
+        const width = layer.tailKeys.shape[2] as number;
+        const [keys, values] = [layer.tailKeys, layer.tailValues].map((all) =>
+          all.view([batch, width], slot * batch * width),
+        ) as [Tensor, Tensor];
+        const first = past + ids.length - batch;
+        ops.kvPack(rt, keys, values, this.tables[slot] as Tensor, layer.pages, { ...layer.form, first });
+        for (const view of [keys, values]) view.dispose();
+      }
     }
   }
 

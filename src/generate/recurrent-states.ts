@@ -41,6 +41,10 @@ export class SequenceCache implements Cache {
     this.grown.grow(step.longest);
   }
 
+  end(step: Step): void {
+    this.kept.end?.(step);
+  }
+
   attend(block: number, step: Step, t: AttentionTensors, p: AttentionParams, sinks: Tensor | undefined): void {
     this.kept.attend(block, step, t, p, sinks);
   }

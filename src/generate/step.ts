@@ -84,6 +84,7 @@ export async function runStep(
       recall: (name, shape) => cache.recall(i, step, name, shape),
       rows: (name, width, rate) => cache.rows(i, step, name, width, rate),
     });
+  cache.end?.(step);
   const { h, aux, carried = {} } = state;
   for (const held of [aux, carried]) for (const tensor of Object.values(held)) tensor.dispose();
   if (all || step.tokens === step.entries.length) {

@@ -50,7 +50,8 @@ export function attentionStages(plan: AttentionPlan, ropes: RopeCache, beside?: 
       return new Map([['qkv', branchInput(rt, weights, plan.norm, state)]]);
     },
     async advance(rt, weights, state) {
-      const x = branchInput(rt, weights, plan.norm, state);
+      const reader = weights.joined?.get(plan.q.name)?.name ?? plan.fused?.linear.name;
+      const x = branchInput(rt, weights, plan.norm, state, reader);
       const { attention, next } = attend(rt, weights, plan, ropes, state, x);
       const aux: Record<string, Tensor> = { attention };
       if (beside) {

@@ -1,20 +1,25 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
+import { codesBeside } from './kernels/token-codes.js';
 import type { BranchPlan, LinearPlan, NormPlan } from './plan.js';
 import type { BlockState, BlockWeights } from './program.js';
-import { applyLinear, applyNorm, normTensors, weightOf } from './weights.js';
+import { applyLinear, applyNorm, codesOf, normTensors, weightOf } from './weights.js';
 
 /** Norms around a branch, with their shapes. */
 export function branchTensors(plan: BranchPlan): [string, readonly number[]][] {
   return [plan.norm, plan.postNorm, plan.residualNorm].flatMap(normTensors);
 }
 
-/** What a branch reads of the residual stream: a new tensor (or a view, where there is nothing to do). What was pending is added to h. */
+/**
+ * What a branch reads of the residual stream: a new tensor (or a view, where there is nothing to do). What was pending is added to h.
+ * `reader`: the one linear that reads it, where there is one.
+ */
 export function branchInput(
   rt: NativeRuntime,
   weights: BlockWeights,
   norm: NormPlan | undefined,
   state: Pick<BlockState, 'h' | 'pending'>,
+  reader?: string,
 ): Tensor {
   const { h, pending } = state;
   if (norm && pending && (pending.y.dtype === 'f32' || pending.y.dtype === rt.activationDtype)) {
@@ -23,7 +28,8 @@ export function branchInput(
       name === undefined ? undefined : weightOf(weights, name),
     );
     const { kind, epsilon: eps, offset } = norm;
-    ops.addNorm(rt, h, pending.y, weight, bias, x, { kind, eps, offset, scale: pending.scale });
+    const codes = codesBeside(rt, x, codesOf(weights, reader));
+    ops.addNorm(rt, h, pending.y, weight, bias, x, { kind, eps, offset, scale: pending.scale }, codes);
     pending.y.dispose();
     state.pending = undefined;
     return x;

@@ -2,10 +2,11 @@ import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { PARALLEL_INPUT } from './attention.js';
 import { addBranch, branchInput, branchTensors } from './branch.js';
+import { codesBeside } from './kernels/token-codes.js';
 import type { LinearPlan, MlpPlan } from './plan.js';
 import type { XieluPlan } from './plan-mlp.js';
 import type { BlockState, BlockWeights, Stage } from './program.js';
-import { applyLinear, linearRef, linearTensors, weightOf } from './weights.js';
+import { applyLinear, codesOf, linearRef, linearTensors, weightOf } from './weights.js';
 
 /** The linears of the first stage, which read one activation. */
 function firstLinears(plan: MlpPlan): LinearPlan[] {
@@ -30,6 +31,13 @@ function xieluShapes({ positive, negative, beta, eps }: XieluPlan): [string, rea
 export function xieluTensors(weights: BlockWeights, { positive, negative, beta, eps }: XieluPlan) {
   const of = (name: string): Tensor => weightOf(weights, name);
   return { positive: of(positive), negative: of(negative), beta: of(beta), eps: of(eps) };
+}
+
+/** The one linear that reads an MLP's input, where there is one. */
+function firstReader(weights: BlockWeights, plan: MlpPlan): string | undefined {
+  const linears = firstLinears(plan);
+  const joined = weights.joined?.get(linears[0]!.name);
+  return joined?.name ?? (linears.length === 1 ? linears[0]!.name : undefined);
 }
 
 /** The two halves [T, I] of the columns of x [T, 2 I], which is let go of. */
@@ -83,7 +91,8 @@ function inner(rt: NativeRuntime, weights: BlockWeights, plan: MlpPlan, x: Tenso
     return gate;
   }
   const y = rt.allocate(whole.dtype, [x.shape[0] as number, plan.down.k]);
-  ops.gatedActivation(rt, whole, whole, y, { act, first: 0, upFirst: plan.down.k });
+  const codes = codesBeside(rt, y, codesOf(weights, plan.down.name));
+  ops.gatedActivation(rt, whole, whole, y, { act, first: 0, upFirst: plan.down.k }, codes);
   whole.dispose();
   return y;
 }
@@ -95,7 +104,7 @@ function inner(rt: NativeRuntime, weights: BlockWeights, plan: MlpPlan, x: Tenso
 export function mlpStages(plan: MlpPlan, parallel = false): Stage[] {
   const id = plan.kind === 'plain' ? 'up' : 'gate_up';
   const input = (rt: NativeRuntime, weights: BlockWeights, state: BlockState): Tensor => {
-    if (!parallel) return branchInput(rt, weights, plan.norm, state);
+    if (!parallel) return branchInput(rt, weights, plan.norm, state, firstReader(weights, plan));
     const made = state.aux[PARALLEL_INPUT] as Tensor;
     return made.view(made.shape);
   };

@@ -146,6 +146,12 @@ export function applyLinear(
   return y;
 }
 
+/** The dtype that what the linear of this name reads becomes; undefined where it reads floats. */
+export function codesOf(weights: BlockWeights, linear: string | undefined): DType | undefined {
+  const packed = linear === undefined ? undefined : weights.packed?.get(`${linear}.weight`);
+  return packed?.kernel.codes?.(packed);
+}
+
 /** The norm of x f32 [T,C] row by row: a new tensor that linears read, or x itself with `inPlace`. */
 export function applyNorm(
   rt: NativeRuntime,

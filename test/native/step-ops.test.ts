@@ -285,3 +285,34 @@ test('place_columns puts matrices beside one another, of any dtype', async () =>
     /columns 4 to 9 are not among the 8 of y/,
   );
 });
+
+test('codes beside a norm and beside a gate are those of quantize_tokens, bit by bit', async () => {
+  for (const [t, c] of [
+    [1, 4],
+    [5, 64],
+    [17, 387],
+  ] as const)
+    for (const dtype of ['i8', 'f8_e4m3'] as const) {
+      const room = () => ({ codes: poisoned(dtype, [t, c]), scales: poisoned('f32', [t]) });
+      const [h, y, weight] = [matrix(t, c), matrix(t, c), matrix(1, c).view([c])];
+      const [x, beside, alone] = [poisoned('f32', [t, c]), room(), room()];
+      ops.addNorm(rt, h, y, weight, undefined, x, { kind: 'rms', eps: 1e-6 }, beside);
+      ops.quantizeTokens(rt, x, alone);
+      await same(`norm ${t} ${c} ${dtype}`, [beside.codes, alone.codes], [beside.scales, alone.scales]);
+      const whole = matrix(t, 2 * c);
+      const [gated, beside2, alone2] = [poisoned('f32', [t, c]), room(), room()];
+      ops.gatedActivation(rt, whole, whole, gated, { act: 'silu', first: 0, upFirst: c }, beside2);
+      ops.quantizeTokens(rt, gated, alone2);
+      await same(`gate ${t} ${c} ${dtype}`, [beside2.codes, alone2.codes], [beside2.scales, alone2.scales]);
+    }
+  const p = { kind: 'rms', eps: 1e-6 } as const;
+  const gain = matrix(1, 8).view([8]);
+  await fails(
+    () =>
+      ops.addNorm(rt, matrix(2, 8), matrix(2, 8), gain, undefined, matrix(2, 8), p, {
+        codes: poisoned('i8', [2, 7]),
+        scales: poisoned('f32', [2]),
+      }),
+    /codes/,
+  );
+});

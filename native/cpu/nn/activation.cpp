@@ -47,11 +47,12 @@ void gated_activation(Call& call, Exec& exec) {
     exec.pool.parallel_for(a.gate.elements(), 1 << 14, [&](int64_t begin, int64_t end, int) {
       run(g + begin, u + begin, out + begin, end - begin);
     });
-    return;
+  } else {
+    const int64_t width = a.y.dim(1);
+    exec.pool.for_each(a.y.dim(0), rows_grain(width),
+                       [&](int64_t t) { run(g + t * a.gates.pitch, u + t * a.ups.pitch, out + t * width, width); });
   }
-  const int64_t width = a.y.dim(1);
-  exec.pool.for_each(a.y.dim(0), rows_grain(width),
-                     [&](int64_t t) { run(g + t * a.gates.pitch, u + t * a.ups.pitch, out + t * width, width); });
+  if (a.codes) a.codes.quantize(a.y, [&](const char* op, Call& made) { op_table().at(op)(made, exec); });
 }
 
 void add(Call& call, Exec& exec) {

@@ -57,6 +57,7 @@ void add_norm(Call& call, Exec& exec) {
       else vector_kernels().rmsnorm(row, gain.data(), to + t * c, c, a.eps);
     }
   });
+  if (a.codes) a.codes.quantize(a.x, [&](const char* op, Call& made) { op_table().at(op)(made, exec); });
 }
 
 }  // namespace

@@ -26,8 +26,11 @@ void launch(const KvCache& c, CudaExec& exec, const KvPackArgs& a, int64_t numbe
   const int64_t chunk = words ? 128 : std::min<int64_t>(c.dims, 128), chunks = words ? 1 : c.dims / chunk;
   const unsigned shared = words ? 0 : static_cast<unsigned>(chunk / 64 * (c.block / 32) * 4 * 32 * 8);
   const std::string form = words ? "_word_" : c.form == KvForm::kTokens ? "_token_" : "_channel_";
-  exec.launch_after((a.lengths ? "lpq_kv_append_" : "lpq_kv_pack_") + c.bits_name() + form + std::to_string(chunk),
-                    Dim3(2 * chunks * c.heads * numbers), Dim3(2 * chunk), shared, a);
+  const std::string kernel =
+      (a.lengths ? "lpq_kv_append_" : "lpq_kv_pack_") + c.bits_name() + form + std::to_string(chunk);
+  const Dim3 grid(2 * chunks * c.heads * numbers), block(2 * chunk);
+  if (a.early) exec.launch_through(kernel, grid, block, shared, a);
+  else exec.launch_after(kernel, grid, block, shared, a);
 }
 
 void kv_pack(Call& call, CudaExec& exec) {
@@ -39,7 +42,13 @@ void kv_pack(Call& call, CudaExec& exec) {
   if (tokens == 0) return;
   KvPackArgs a = pack_args(c, exec, k, v, table);
   a.first = static_cast<int>(first), a.tokens = static_cast<int>(tokens);
+  const auto& pages = of.form.pages;
+  a.early = 1;
+  for (const Tensor* each : {&k, &v, &table}) a.early = a.early && exec.follows_untouched_cache(*each);
+  for (const Tensor* each : pages) a.early = a.early && exec.follows_apart(*each);
   launch(c, exec, a, div_up(tokens, c.block));
+  exec.wrote(*pages[0], *pages[1], *pages[2], *pages[3]);
+  exec.read(k, v, table);
 }
 LPQ_CUDA_OP(kv_pack, "kv_pack");
 

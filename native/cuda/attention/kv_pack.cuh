@@ -39,8 +39,7 @@ __device__ __forceinline__ void pack_block(const KvPackArgs& a, const KvPackBloc
 // Blocks of threads: of a chunk of at most 128 dims, keys and values fastest, then chunks, heads, blocks of tokens or
 // sequences to append to. turbomind: 64 tokens, or the one appended.
 template <int KEYS, int VALUES, int CHUNK, KvForm FORM, bool APPEND>
-__device__ __forceinline__ void kv_pack(const KvPackArgs& a) {
-  griddepcontrol_wait_and_launch();
+__device__ __forceinline__ void pack_all(const KvPackArgs& a) {
   const KvDecodeArgs& p = a.places;
   constexpr bool words = FORM == KvForm::kWords;
   const int chunks = words ? 1 : a.dims / CHUNK, thread = static_cast<int>(threadIdx.x);  // 1 or 2
@@ -113,6 +112,16 @@ __device__ __forceinline__ void kv_pack(const KvPackArgs& a) {
     if (tail == a.residual) a.lengths[number] = length + a.residual;
     a.tails[number] = tail == a.residual ? 1 : tail + 1;
   }
+}
+
+// Packs of several layers or sequences in a row touch nothing of each other: they run side by side, and wait for each
+// other as they end.
+template <int KEYS, int VALUES, int CHUNK, KvForm FORM, bool APPEND>
+__device__ __forceinline__ void kv_pack(const KvPackArgs& a) {
+  if (a.early) griddepcontrol_launch_dependents();
+  else griddepcontrol_wait_and_launch();
+  pack_all<KEYS, VALUES, CHUNK, FORM, APPEND>(a);
+  if (a.early) griddepcontrol_wait();
 }
 
 // Prompts and appending apart, so that the one keeps no registers for the other.

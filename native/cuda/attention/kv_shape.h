@@ -46,6 +46,7 @@ struct KvPackArgs {
   unsigned char *keys, *key_numbers, *values, *value_numbers;
   KvDecodeArgs places;           // distances, page_tokens, pages, key_group, value_group and run
   int first, tokens;             // of the sequence; of a prompt
+  int early;                     // nothing that still runs touches any of this
   int block, dims;               // tokens that are packed at once; of a head
   unsigned *fault, *fault_page;  // set where a number is NaN or infinity; where the table or a length leads to no page
   // Of appending alone: lengths and tails [sequences], tails f16 [sequences, room, kv_heads, D], flushed when

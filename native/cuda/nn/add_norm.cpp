@@ -16,12 +16,25 @@ void add_norm(Call& call, CudaExec& exec) {
           "rows of " + std::to_string(columns) + " columns do not fit the device's shared memory");
   const int vec = width % 4 == 0 && fours(a.h) && fours(a.y) && fours(a.x);
   const void *more = a.y.raw(), *gain = raw_of(a.weight), *shift = raw_of(a.bias);
-  // Few rows: as many threads as have a four each, so that all loads are under way at once.
-  const int64_t threads = std::clamp<int64_t>(div_up(vec ? columns / 4 : columns, 32) * 32, 32, 1024);
-  exec.launch_through("lpq_add_norm" + suffix(a.y) + suffix(a.x), {rows}, {threads}, static_cast<unsigned>(shared),
-                    a.h.data<float>(), more, gain, type_of(a.weight), shift, type_of(a.bias), a.x.raw(), width, a.scale,
-                    eps, a.offset, layer, vec);
+  // Few rows: as many threads as have a four each, so that all loads are under way at once. Many: several rows at a time.
+  const int64_t most = rows <= 2 * exec.device().multiprocessors ? 1024 : 512,
+                threads = std::clamp<int64_t>(div_up(vec ? columns / 4 : columns, 32) * 32, 32, most);
+  const std::string kernel = "lpq_add_norm" + suffix(a.y) + suffix(a.x);
+  const auto launch = [&](const std::string& codes, const auto&... more_args) {
+    exec.launch_through(kernel + codes, {rows}, {threads}, static_cast<unsigned>(shared), a.h.data<float>(), more, gain,
+                        type_of(a.weight), shift, type_of(a.bias), a.x.raw(), width, a.scale, eps, a.offset, layer, vec,
+                        more_args...);
+  };
+  if (a.codes && a.x.dtype != DType::f32) {
+    unsigned char* const to = reinterpret_cast<unsigned char*>(a.codes.codes->raw());
+    require(!vec || reinterpret_cast<uintptr_t>(to) % 4 == 0, "codes do not start at a multiple of 4 bytes");
+    launch(a.codes.codes->dtype == DType::i8 ? "_i8" : "_f8", to, a.codes.scales->data<float>(),
+           exec.fault("LPQ_NATIVE_NUMERICS", "activations hold NaN or infinity"));
+    return exec.wrote(a.h, a.x, *a.codes.codes, *a.codes.scales);
+  }
+  launch("");
   exec.wrote(a.h, a.x);
+  if (a.codes) a.codes.quantize(a.x, [&](const char* op, Call& made) { cuda_op_table().at(op)(made, exec); });
 }
 
 }  // namespace

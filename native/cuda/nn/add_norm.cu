@@ -1,5 +1,6 @@
-// A product added to the residual stream, and the norm that reads the sum, in one pass over a row. Sums run in a fixed
-// order.
+// A product added to the residual stream, the norm that reads the sum, and codes of that, in one pass over a row. Sums
+// run in a fixed order.
+#include "cuda/nn/token_codes.cuh"
 #include "cuda/ptx/global_memory.cuh"
 #include "cuda/ptx/griddepcontrol.cuh"
 #include "cuda/ptx/shared_memory.cuh"
@@ -22,12 +23,21 @@ __device__ float sum_of(float value, float* parts) {
   return sum;
 }
 
+// Where codes of x go; kNone: nowhere.
+enum class Codes { kNone, kInt8, kFloat8 };
+struct CodesTo {
+  unsigned char* codes;
+  float* scales;
+  unsigned* fault;
+};
+
 // A block a row of h f32, which becomes h + y * scale; x = its norm. The row waits in shared memory, 32 floats from its
 // start:
 //   thread t -> columns t, t + threads, ... of it, or fours of columns (VEC)
-template <class Y, class X>
+template <Codes C = Codes::kNone, class Y, class X>
 __device__ void add_norm(float* h, const Y* y, const void* weight, int weight_type, const void* bias, int bias_type,
-                         X* x, int width, float scale, float eps, float offset, int layer, int vec) {
+                         X* x, int width, float scale, float eps, float offset, int layer, int vec,
+                         const CodesTo& to = {}) {
   cuda::griddepcontrol_launch_dependents();
   // Gains come from memory while the operation before ends.
   for (int c = 32 * static_cast<int>(threadIdx.x); c < width; c += 32 * static_cast<int>(blockDim.x)) {
@@ -74,13 +84,37 @@ __device__ void add_norm(float* h, const Y* y, const void* weight, int weight_ty
     if (weight) v *= load_any(weight, weight_type, c) + offset;
     return bias ? v + load_any(bias, bias_type, c) : v;
   };
+  // What codes are made of is x as it is rounded.
+  const auto keep = [&](int c, float v) {
+    const X rounded = narrow<X>(v);
+    x[start + c] = rounded;
+    if constexpr (C != Codes::kNone) row[c] = widen(rounded);
+  };
   for (int c = threadIdx.x; c < count; c += step) {
     if (vec) {
-      const float4 v = load4(row + 4 * c);
-      store4(x + start + 4 * c,
-             make_float4(normed(v.x, 4 * c), normed(v.y, 4 * c + 1), normed(v.z, 4 * c + 2), normed(v.w, 4 * c + 3)));
+      const float4 v = load4(row + 4 * c),
+                   n = make_float4(normed(v.x, 4 * c), normed(v.y, 4 * c + 1), normed(v.z, 4 * c + 2),
+                                   normed(v.w, 4 * c + 3));
+      store4(x + start + 4 * c, n);
+      if constexpr (C != Codes::kNone)
+        store4(row + 4 * c, make_float4(widen(narrow<X>(n.x)), widen(narrow<X>(n.y)), widen(narrow<X>(n.z)),
+                                        widen(narrow<X>(n.w))));
     } else {
-      x[start + c] = narrow<X>(normed(row[c], c));
+      keep(c, normed(row[c], c));
+    }
+  }
+  if constexpr (C != Codes::kNone) {
+    TokenRange range;
+    for (int c = threadIdx.x; c < count; c += step) {
+      if (vec) range.see(load4(row + 4 * c));
+      else range.see(row[c]);
+    }
+    __syncthreads();  // parts have been read
+    const TokenCode<C == Codes::kFloat8> code(range.of_block(parts, to.fault));
+    if (threadIdx.x == 0) to.scales[blockIdx.x] = code.scale;
+    for (int c = threadIdx.x; c < count; c += step) {
+      if (vec) *reinterpret_cast<uint32_t*>(to.codes + start + 4 * c) = code(load4(row + 4 * c));
+      else to.codes[start + c] = static_cast<unsigned char>(code(row[c]));
     }
   }
 }
@@ -98,3 +132,19 @@ LPQ_ADD_NORM(float, f32, f16, f16)
 LPQ_ADD_NORM(float, f32, bf16, bf16)
 LPQ_ADD_NORM(f16, f16, f16, f16)
 LPQ_ADD_NORM(bf16, bf16, bf16, bf16)
+
+#define LPQ_ADD_NORM_CODES(y_type, y_name, x_type, x_name, kind, name)                                            \
+  extern "C" __global__ void lpq_add_norm_##y_name##_##x_name##_##name(                                           \
+      float* h, const y_type* y, const void* weight, int weight_type, const void* bias, int bias_type, x_type* x, \
+      int width, float scale, float eps, float offset, int layer, int vec, unsigned char* codes, float* scales,   \
+      unsigned* fault) {                                                                                          \
+    add_norm<Codes::kind>(h, y, weight, weight_type, bias, bias_type, x, width, scale, eps, offset, layer, vec,   \
+                          {codes, scales, fault});                                                                \
+  }
+#define LPQ_ADD_NORM_BOTH(y_type, y_name, x_type, x_name)              \
+  LPQ_ADD_NORM_CODES(y_type, y_name, x_type, x_name, kInt8, i8)        \
+  LPQ_ADD_NORM_CODES(y_type, y_name, x_type, x_name, kFloat8, f8)
+LPQ_ADD_NORM_BOTH(float, f32, f16, f16)
+LPQ_ADD_NORM_BOTH(float, f32, bf16, bf16)
+LPQ_ADD_NORM_BOTH(f16, f16, f16, f16)
+LPQ_ADD_NORM_BOTH(bf16, bf16, bf16, bf16)

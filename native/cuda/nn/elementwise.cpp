@@ -46,33 +46,57 @@ void soft_cap(Call& call, CudaExec& exec) {
               a.scale, a.cap, count);
 }
 
-void gated_activation(Call& call, CudaExec& exec) {
-  const ops::GatedActivation a(call);
+// y = act(gate) * up, without codes.
+void gated(const ops::GatedActivation& a, CudaExec& exec) {
   const Tensor &gate = a.gate, &up = a.up, &y = a.y;
   const int kind = static_cast<int>(a.act);
-  if (!a.rows) {
-    const long long count = gate.elements();
-    const int vec = count % 4 == 0 && fours(gate) && fours(up) && fours(y);
-    const void *g = gate.raw(), *u = up.raw();
-    void* out = y.raw();
-    exec.launch_through("lpq_gated" + suffix(gate), {stride_blocks(exec, vec ? count / 4 : count, kThreads)}, {kThreads},
+  const long long count = gate.elements();
+  const int vec = count % 4 == 0 && fours(gate) && fours(up) && fours(y);
+  const void *g = gate.raw(), *u = up.raw();
+  void* out = y.raw();
+  exec.launch_through("lpq_gated" + suffix(gate), {stride_blocks(exec, vec ? count / 4 : count, kThreads)}, {kThreads},
                       0, g, u, out, kind, count, vec);
-    return exec.wrote(y);
-  }
+  exec.wrote(y);
+}
+
+// The same of some columns of matrices; codes, too, if the kernel that makes them takes the shape. Whether it did. It has
+// a block a row: of few rows two launches are faster, the first of which shares a row among blocks.
+bool gated_rows(const ops::GatedActivation& a, CudaExec& exec) {
+  const Tensor& y = a.y;
+  const int kind = static_cast<int>(a.act);
   const long long rows = y.dim(0), width = y.dim(1), size = static_cast<long long>(dtype_bytes(y.dtype)),
                   wide = 16 / size;
-  if (y.elements() == 0) return;
-  const void *g = gate.raw() + a.gates.first * size, *u = up.raw() + a.ups.first * size;
+  const void *g = a.gate.raw() + a.gates.first * size, *u = a.up.raw() + a.ups.first * size;
   void* out = y.raw();
   const long long gate_pitch = a.gates.pitch, up_pitch = a.ups.pitch;
   const auto sixteens = [&](const void* p, long long pitch) {
     return reinterpret_cast<uintptr_t>(p) % 16 == 0 && pitch % wide == 0;
   };
   const int vec = width % wide == 0 && sixteens(g, gate_pitch) && sixteens(u, up_pitch) && sixteens(out, width);
-  exec.launch_through("lpq_gated_rows" + suffix(gate),
-                    Dim3(div_up(vec ? width / wide : width, kThreads), std::min<long long>(rows, 32768)), {kThreads}, 0,
-                    g, u, out, kind, rows, width, gate_pitch, up_pitch, vec);
+  if (a.codes && rows > 2 * exec.device().multiprocessors && vec && size == 2 && width < INT32_MAX && reinterpret_cast<uintptr_t>(a.codes.codes->raw()) % 8 == 0) {
+    unsigned char* const to = reinterpret_cast<unsigned char*>(a.codes.codes->raw());
+    const int64_t threads = std::clamp<int64_t>(div_up(width / wide, 4 * 32) * 32, 32, 512);
+    exec.launch_through("lpq_gated" + suffix(y) + (a.codes.codes->dtype == DType::i8 ? "_i8" : "_f8"), {rows},
+                        {threads}, 0, g, u, out, kind, static_cast<int>(width), gate_pitch, up_pitch, to,
+                        a.codes.scales->data<float>(),
+                        exec.fault("LPQ_NATIVE_NUMERICS", "activations hold NaN or infinity"));
+    exec.wrote(y, *a.codes.codes, *a.codes.scales);
+    return true;
+  }
+  exec.launch_through("lpq_gated_rows" + suffix(y),
+                      Dim3(div_up(vec ? width / wide : width, kThreads), std::min<long long>(rows, 32768)), {kThreads},
+                      0, g, u, out, kind, rows, width, gate_pitch, up_pitch, vec);
   exec.wrote(y);
+  return false;
+}
+
+void gated_activation(Call& call, CudaExec& exec) {
+  const ops::GatedActivation a(call);
+  if (a.y.elements() == 0) return;
+  bool coded = false;
+  if (a.rows) coded = gated_rows(a, exec);
+  else gated(a, exec);
+  if (a.codes && !coded) a.codes.quantize(a.y, [&](const char* op, Call& made) { cuda_op_table().at(op)(made, exec); });
 }
 
 }  // namespace

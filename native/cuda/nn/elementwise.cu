@@ -1,4 +1,5 @@
 // Element by element: sums, activations, conversions, biases. VEC: four elements at a time where everything is aligned.
+#include "cuda/nn/token_codes.cuh"
 #include "cuda/ptx/griddepcontrol.cuh"
 #include "cuda/types.cuh"
 
@@ -73,6 +74,60 @@ __device__ void gated_rows(const T* gate, const T* up, T* y, int act, index_t ro
   }
 }
 
+// As gated_rows, sixteen bytes at a time, with codes of each row; a block a row.
+//   thread t -> chunks t, t + threads, ... of a row, of which kHeld stay in registers
+template <class T, bool Float>
+__device__ void gated_codes(const T* gate, const T* up, T* y, int act, int width, index_t gate_pitch, index_t up_pitch,
+                            unsigned char* codes, float* scales, unsigned* fault) {
+  cuda::griddepcontrol_launch_and_wait();
+  constexpr int kWide = 16 / sizeof(T), kHeld = 4;
+  __shared__ float parts[32];
+  const index_t t = blockIdx.x;
+  const int first = static_cast<int>(threadIdx.x), step = static_cast<int>(blockDim.x), chunks = width / kWide;
+  uint4* const row = reinterpret_cast<uint4*>(y + t * width);
+  const uint4 *const gates = reinterpret_cast<const uint4*>(gate + t * gate_pitch),
+                     *const ups = reinterpret_cast<const uint4*>(up + t * up_pitch);
+  uint2* const to = reinterpret_cast<uint2*>(codes + t * width);
+  union Sixteen {
+    uint4 raw;
+    T item[kWide];
+  };
+  TokenRange range;
+  const auto compute = [&](uint4 gate16, uint4 up16, int c) {
+    Sixteen g, u;
+    g.raw = gate16, u.raw = up16;
+#pragma unroll
+    for (int i = 0; i < kWide; ++i) {
+      g.item[i] = narrow<T>(activate(widen(g.item[i]), act) * widen(u.item[i]));
+      range.see(widen(g.item[i]));
+    }
+    row[c] = g.raw;
+    return g.raw;
+  };
+  uint4 held[kHeld], ups_held[kHeld];
+#pragma unroll
+  for (int h = 0; h < kHeld; ++h)
+    if (first + h * step < chunks) held[h] = gates[first + h * step], ups_held[h] = ups[first + h * step];
+#pragma unroll
+  for (int h = 0; h < kHeld; ++h)
+    if (first + h * step < chunks) held[h] = compute(held[h], ups_held[h], first + h * step);
+  for (int c = first + kHeld * step; c < chunks; c += step) compute(gates[c], ups[c], c);
+  const TokenCode<Float> code(range.of_block(parts, fault));
+  if (threadIdx.x == 0) scales[t] = code.scale;
+  const auto store = [&](int c, uint4 raw) {
+    Sixteen v;
+    v.raw = raw;
+    const auto four = [&](int i) {
+      return code(make_float4(widen(v.item[i]), widen(v.item[i + 1]), widen(v.item[i + 2]), widen(v.item[i + 3])));
+    };
+    to[c] = make_uint2(four(0), four(4));
+  };
+#pragma unroll
+  for (int h = 0; h < kHeld; ++h)
+    if (first + h * step < chunks) store(first + h * step, held[h]);
+  for (int c = first + kHeld * step; c < chunks; c += step) store(c, row[c]);
+}
+
 template <class From, class To>
 __device__ void convert(const From* x, To* y, index_t count, int vec) {
   if (vec) {
@@ -114,6 +169,17 @@ LPQ_EACH_TYPE(LPQ_GATED)
     gated_rows(gate, up, y, act, rows, width, gate_pitch, up_pitch, vec);                                            \
   }
 LPQ_EACH_TYPE(LPQ_GATED_ROWS)
+
+#define LPQ_GATED_CODES(type, name, is_float, codes_name)                                                          \
+  extern "C" __global__ void __launch_bounds__(512) lpq_gated_##name##_##codes_name(                               \
+      const type* gate, const type* up, type* y, int act, int width, index_t gate_pitch, index_t up_pitch,         \
+      unsigned char* codes, float* scales, unsigned* fault) {                                                      \
+    gated_codes<type, is_float>(gate, up, y, act, width, gate_pitch, up_pitch, codes, scales, fault);              \
+  }
+LPQ_GATED_CODES(f16, f16, false, i8)
+LPQ_GATED_CODES(f16, f16, true, f8)
+LPQ_GATED_CODES(bf16, bf16, false, i8)
+LPQ_GATED_CODES(bf16, bf16, true, f8)
 
 #define LPQ_ACTIVATE(type, name)                                                                        \
   extern "C" __global__ void lpq_activate_##name(const type* x, type* y, int act, index_t count, int) { \

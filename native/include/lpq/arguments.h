@@ -64,6 +64,7 @@ class Arguments {
   }
   // Inputs not read yet.
   size_t left() const { return call_.in.size() - inputs_; }
+  size_t outputs_left() const { return call_.out.size() - outputs_; }
 
   // Throw Failure("LPQ_NATIVE_PARAM") where the parameter is missing without a fallback, or of another kind.
   bool has(const std::string& name) { return find(name) != nullptr; }

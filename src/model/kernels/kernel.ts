@@ -1,5 +1,5 @@
 import type { CanonicalModule } from '../../../formats/canonical/schema.js';
-import type { NativeRuntime, OpParams, Tensor } from '../../../native/binding.js';
+import type { DType, NativeRuntime, OpParams, Tensor } from '../../../native/binding.js';
 import { quantType, typeParams } from '../../core/quant-type.js';
 
 /** A weight as the kernel of its layout takes it. A kernel's own weights have further tensors and numbers. */
@@ -44,6 +44,8 @@ export interface PackedKernel<W extends PackedWeight = PackedWeight> {
   readonly tensors: readonly string[];
   /** x, y and the bias may be of any float dtype, and sums stay in fp32; else they have 16 bits. */
   readonly wide?: boolean;
+  /** What activations become before they are multiplied, one scale per token. */
+  codes?(packed: W): DType;
   /** The module's weight; undefined where the kernel does not take it. */
   bind(binding: Binding): W | undefined;
   /** What is done once the tensors are on the device; may let go of some. */

@@ -2,6 +2,7 @@ import type { Tensor } from '../../../native/binding.js';
 import { ops } from '../../../native/ops.js';
 import { below, beside, oneAfterAnother } from './join.js';
 import { common, type PackedKernel, type PackedWeight } from './kernel.js';
+import { takeCodes } from './token-codes.js';
 
 /** W4A8: weights U8 [N'/16, K/128, 1024], scales f32 [N] of rows; activations become int8, one scale per token. */
 export interface W4a8Weight extends PackedWeight {
@@ -14,6 +15,7 @@ export const w4a8Kernel: PackedKernel<W4a8Weight> = {
   name: 'w4a8',
   tensors: ['weights', 'scales', 'groups'],
   wide: true,
+  codes: () => 'i8',
 
   bind(binding) {
     const { load, codes } = binding;
@@ -29,15 +31,12 @@ export const w4a8Kernel: PackedKernel<W4a8Weight> = {
 
   /** x f32, f16 or bf16 becomes codes. Throws LPQ_NATIVE_NUMERICS, late, for NaN and infinity in x. */
   multiply(rt, x, packed, bias, y) {
-    const [tokens, k] = x.shape as [number, number];
-    const codes = rt.allocate('i8', [tokens, k]);
-    const scales = rt.allocate('f32', [tokens]);
+    const read = takeCodes(rt, x, 'i8');
     try {
-      ops.quantizeTokens(rt, x, { codes, scales });
       const w = { codes: packed.weights, scales: packed.scales, groups: packed.groups };
-      ops.gemmAct(rt, { codes, scales }, w, bias, y);
+      ops.gemmAct(rt, read, w, bias, y);
     } finally {
-      for (const tensor of [codes, scales]) tensor.dispose();
+      for (const tensor of [read.codes, read.scales]) tensor.dispose();
     }
   },
 

@@ -2,11 +2,13 @@ import type { Tensor } from '../../../native/binding.js';
 import { ops } from '../../../native/ops.js';
 import { below } from './join.js';
 import { common, type PackedKernel } from './kernel.js';
+import { takeCodes } from './token-codes.js';
 
 /** ops.gemmAct: weights I8 or F8_E4M3 [N,K], scales f16, bf16 or f32 [N,1]; activations become codes of that dtype, one scale per token. */
 export const w8a8Kernel: PackedKernel = {
   name: 'w8a8',
   tensors: ['weights', 'scales'],
+  codes: ({ weights }) => weights.dtype,
 
   bind(binding) {
     const { module, load, codes } = binding;
@@ -26,7 +28,6 @@ export const w8a8Kernel: PackedKernel = {
   },
 
   multiply(rt, x, packed, bias, y) {
-    const [tokens, k] = x.shape as [number, number];
     const made: Tensor[] = [];
     const keep = (tensor: Tensor): Tensor => {
       made.push(tensor);
@@ -40,9 +41,8 @@ export const w8a8Kernel: PackedKernel = {
       return cast;
     };
     try {
-      const codes = keep(rt.allocate(packed.weights.dtype, [tokens, k]));
-      const scales = keep(rt.allocate('f32', [tokens]));
-      ops.quantizeTokens(rt, x, { codes, scales });
+      const { codes, scales } = takeCodes(rt, x, packed.weights.dtype);
+      made.push(codes, scales);
       const w = { codes: packed.weights, scales: wide(packed.scales) };
       ops.gemmAct(rt, { codes, scales }, w, bias && wide(bias), y);
     } finally {

@@ -334,6 +334,37 @@ void tokens(Report& report, Device& device, int64_t m, int64_t k, DType x_type, 
               same_bytes(got[0], want) && same_bytes(got[1], scales));
 }
 
+// Codes that a norm and a gate make of their outputs are those of quantize_tokens.
+void codes_beside(Report& report, Device& device, int64_t m, int64_t k, DType y_type, DType x_type, DType codes) {
+  const auto random = [&](DType type, int64_t columns) {
+    return filled(type, {m, columns}, [&](int64_t) { return 3 * normal(); });
+  };
+  const auto room = [&](std::vector<Tensor> before) {
+    Tensor poison = allocate(codes, {m, k});
+    std::memset(poison.raw(), 0x7f, poison.bytes());
+    before.push_back(poison), before.push_back(poisoned(DType::f32, {m}));
+    return before;
+  };
+  const auto check = [&](const std::string& op, const Tensor& x, const Tensor& got, const Tensor& scales) {
+    const auto want = device.run("quantize_tokens", {x}, room({}));
+    report.that(op + " " + std::string(dtype_name(y_type)) + " to " + std::string(dtype_name(x_type)) + " and " +
+                    std::string(dtype_name(codes)) + " " + std::to_string(m) + "x" + std::to_string(k),
+                same_bytes(got, want[0]) && same_bytes(scales, want[1]));
+  };
+  const Tensor h = random(DType::f32, k), gain = filled(DType::bf16, {k}, [&](int64_t) { return normal(); });
+  for (const char* kind : {"rms", "layer"}) {
+    const auto norm = device.run("add_norm", {h, random(y_type, k), gain}, room({h, poisoned(x_type, {m, k})}),
+                                 params({{"kind", std::string(kind)}, {"eps", 1e-5}}));
+    check(std::string("codes beside add_norm, ") + kind, norm[1], norm[2], norm[3]);
+  }
+  if (y_type != x_type) return;
+  const Tensor both = random(x_type, 2 * k);
+  const auto gate = device.run(
+      "gated_activation", {both, both}, room({poisoned(x_type, {m, k})}),
+      params({{"act", std::string("silu")}, {"first", 0.0}, {"upFirst", static_cast<double>(k)}}));
+  check("codes beside gated_activation", gate[0], gate[1], gate[2]);
+}
+
 // W4Ax: activations quantized on both, then products against 64-bit sums and their fp32 chain.
 void mixed(Report& report, Device& device, const Case& c, double share, bool ordered, DType store) {
   const int64_t kb = c.k / 128, x_pitch = (c.m + 3) / 4 * 4, w_pitch = (c.n + 3) / 4 * 4;
@@ -478,8 +509,12 @@ int main(int argc, char** argv) try {
   }
   for (DType x : stores)
     for (DType codes : {DType::i8, DType::f8_e4m3})
-      for (const auto& [m, k] : {std::pair<int64_t, int64_t>{3, 1}, {5, 130}, {4, 129}, {9, 4096}})
+      for (const auto& [m, k] : {std::pair<int64_t, int64_t>{3, 1}, {5, 130}, {4, 129}, {9, 4096}, {2, 40000}, {400, 1040}}) {
         tokens(report, device, m, k, x, codes);
+        if (x == DType::f32) continue;
+        codes_beside(report, device, m, k, x, x, codes);
+        codes_beside(report, device, m, k, DType::f32, x, codes);
+      }
   for (const char* op : {"quantize_tokens"})
     report.fails(std::string(op) + ": NaN", "LPQ_NATIVE_NUMERICS", [&] {
       device.run(op, {filled(DType::f16, {2, 64}, [](int64_t i) { return i == 70 ? NAN : 1; })},

@@ -1,20 +1,10 @@
 // Activations as codes of 8 and 4 bits; the same bytes as the CPU's (native/cpu/w4ax). Scales are fp32: products of
 // fp32 numbers, rounded once, IEEE divisions.
-#include <cuda_fp8.h>
-
+#include "cuda/nn/token_codes.cuh"
 #include "cuda/ptx/griddepcontrol.cuh"
 #include "cuda/types.cuh"
 
 namespace lpq {
-
-__device__ __forceinline__ float quantize_scale(float most, float ratio) {
-  const float scale = __fmul_rn(most, ratio);
-  return scale < 1.17549435e-38f ? 0.0f : scale;
-}
-__device__ __forceinline__ float quantize_code(float x, float inverse, float top) {
-  const float v = fminf(fmaxf(__fmul_rn(x, inverse), -top), top);
-  return __fadd_rn(__fadd_rn(v, 12582912.0f), -12582912.0f);
-}
 
 // A block a token: codes s8 or e4m3 [t, k], scales [t] = largest magnitude / top.
 //   thread t -> columns 4 t to 4 t + 3, and those 4 threads further, ... (fours), of which kHeld fours stay in registers
@@ -27,48 +17,27 @@ __device__ __forceinline__ void quantize_token(const T* x, unsigned char* codes,
   const long long token = blockIdx.x;
   const T* const row = x + token * k;
   unsigned char* const to = codes + token * k;
-  constexpr float kTop = Float ? 448.0f : 127.0f;
   const int first = static_cast<int>(threadIdx.x), step = static_cast<int>(blockDim.x), count = fours ? k / 4 : k;
   float4 held[kHeld];
-  float most = 0;
-  bool bad = false;
-  const auto see = [&](float v) {
-    bad |= !(fabsf(v) <= 3.40282347e38f);
-    most = fmaxf(most, fabsf(v));
-  };
-  const auto see_four = [&](const float4& v) { see(v.x), see(v.y), see(v.z), see(v.w); };
-  if (fours) {
-#pragma unroll
-    for (int h = 0; h < kHeld; ++h) {
-      const int i = first + h * step;
-      held[h] = i < count ? load4(row + 4 * i) : make_float4(0, 0, 0, 0);
-    }
-#pragma unroll
-    for (int h = 0; h < kHeld; ++h) see_four(held[h]);
-    for (int i = first + kHeld * step; i < count; i += step) see_four(load4(row + 4 * i));
-  } else {
-    for (int i = first; i < count; i += step) see(widen(row[i]));
-  }
-  if (bad) *fault = 1;
-  most = warp_max(most);
-  if ((threadIdx.x & 31) == 0) most_of[threadIdx.x >> 5] = most;
-  __syncthreads();
-  for (int w = 0; w < step / 32; ++w) most = fmaxf(most, most_of[w]);
-  const float scale = quantize_scale(most, 1.0f / kTop), inverse = scale > 0 ? 1.0f / scale : 0.0f;
-  if (threadIdx.x == 0) scales[token] = scale;
-  const auto code = [&](float v) -> uint32_t {
-    if constexpr (Float)
-      return __nv_cvt_float_to_fp8(fminf(fmaxf(__fmul_rn(v, inverse), -kTop), kTop), __NV_SATFINITE, __NV_E4M3);
-    else return static_cast<uint32_t>(static_cast<int>(quantize_code(v, inverse, kTop))) & 255u;
-  };
-  const auto store_four = [&](int i, const float4& v) {
-    *reinterpret_cast<uint32_t*>(to + 4 * i) = code(v.x) | code(v.y) << 8 | code(v.z) << 16 | code(v.w) << 24;
-  };
+  TokenRange range;
   if (fours) {
 #pragma unroll
     for (int h = 0; h < kHeld; ++h)
-      if (first + h * step < count) store_four(first + h * step, held[h]);
-    for (int i = first + kHeld * step; i < count; i += step) store_four(i, load4(row + 4 * i));
+      held[h] = first + h * step < count ? load4(row + 4 * (first + h * step)) : make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int h = 0; h < kHeld; ++h) range.see(held[h]);
+    for (int i = first + kHeld * step; i < count; i += step) range.see(load4(row + 4 * i));
+  } else {
+    for (int i = first; i < count; i += step) range.see(widen(row[i]));
+  }
+  const TokenCode<Float> code(range.of_block(most_of, fault));
+  if (threadIdx.x == 0) scales[token] = code.scale;
+  uint32_t* const words = reinterpret_cast<uint32_t*>(to);
+  if (fours) {
+#pragma unroll
+    for (int h = 0; h < kHeld; ++h)
+      if (first + h * step < count) words[first + h * step] = code(held[h]);
+    for (int i = first + kHeld * step; i < count; i += step) words[i] = code(load4(row + 4 * i));
   } else {
     for (int i = first; i < count; i += step) to[i] = static_cast<unsigned char>(code(widen(row[i])));
   }

@@ -110,8 +110,8 @@ struct StreamLoads {
         load_side(scale_ring[0][p]);
         step_ahead();
       }
-    // What comes next, up to 8 KiB, goes to L2 while activations are waited for and staged: memory should not idle.
-    if (lane == 0 && ahead > 0) bulk_prefetch_l2(ahead_words, min(min(ahead, work.kbs - ahead_k) * (512 * B), 8192));
+    // What comes next, up to 16 KiB, goes to L2 while activations are waited for and staged: memory should not idle.
+    if (lane == 0 && ahead > 0) bulk_prefetch_l2(ahead_words, min(min(ahead, work.kbs - ahead_k) * (512 * B), 16384));
   }
   // Words of the block D further take the places of those of chunk c, which are done with.
   __device__ __forceinline__ void reload(uint32_t* words, int c, bool more) const {
