@@ -231,7 +231,7 @@ export async function compare(
 /** Runs strips of a part through the emulated kernel `op`; native/cpu/verify/emulate_*.cpp say what each takes. */
 export async function emulate(
   rt: NativeRuntime,
-  op: 'marlin' | 'sparse' | 'tiles' | 'comet',
+  op: 'lanes' | 'comet',
   inputs: readonly Tensor[],
   p: OpParams & { readonly seed: number; readonly strips: readonly number[] },
 ): Promise<EmulatorResult> {
