@@ -49,14 +49,13 @@ struct LaneKernel : Arguments {
     if (order) checked_order(*order);
     const uint32_t counts[2] = {program.given("strips"), program.given("steps")};
     for (const char* name : {"lane", "row", "col"}) {
-      Lanes each{{}, false};
+      Lanes each{{}, false, true};
       for (uint32_t i = 0; i < kLanes; ++i) each.lane[i] = i;
       put(program.given(name), each);
     }
     const uint32_t said[5] = {program.given("features"), program.given("depth"), program.given("tokens"),
                               program.given("fused"), program.given("plain")};
-    program.check();
-    begin.resize(program.slots);
+    for (const char* name : {"features", "depth", "tokens", "fused", "plain"}) give(name, 0);
     Warp header(data, begin, {});
     header.run(program.header, 0);
     begin = header.slots;
@@ -71,7 +70,7 @@ struct LaneKernel : Arguments {
     put(counts[1], Lanes{{static_cast<uint32_t>(kp / data.tile_k)}});
   }
   void put(uint32_t slot, const Lanes& value) {
-    if (begin.size() <= slot) begin.resize(slot + 1);
+    begin.resize(program.slots, Lanes{{}, true, false});
     begin[slot] = value;
   }
   void give(const char* name, int64_t value) {
@@ -121,7 +120,6 @@ void compare(const LaneKernel& kernel, const Reference& sums, const Warp& warp, 
   const double k = static_cast<double>(kernel.kp), e = 0x1p-24, gamma = k * e / (1 - k * e), own = (k + 4) * 0x1p-53;
   for (int64_t f = 0; f < kernel.data.tile_n; ++f) {
     const int64_t n = strip * kernel.data.tile_n + f;
-    const Warp::Sums made = warp.sums(f);
     const bool inside = n < kernel.scales.dim(0);
     for (int t = 0; t < kernel.data.tokens; ++t) {
       const auto at = static_cast<size_t>(f * kernel.data.tokens + t);
@@ -129,10 +127,10 @@ void compare(const LaneKernel& kernel, const Reference& sums, const Warp& warp, 
       if (!std::isfinite(exact)) continue;  // a code that is no number: the registers were compared
       double bound = sums.loose[at] + gamma * (sums.size[at] + sums.loose[at]);
       bound += u * (std::fabs(exact) + bound) + h + own * sums.size[at];
-      uint16_t y = made.sums ? half_from_float(made.sums[t]) : uint16_t{0x7e00};
+      uint16_t y = half_from_float(warp.sums[at]);
+      if (!warp.scales.empty()) y = half_mul(y, warp.scales[at]);
       if (kernel.plain) {
         const double s = inside ? half_value(kernel.scales.data<uint16_t>()[n]) : 0;
-        y = made.scales ? half_mul(y, made.scales[t]) : uint16_t{0x7e00};
         exact *= s, bound *= std::fabs(s);
         bound += u * (std::fabs(exact) + bound) + h;
       }

@@ -22,10 +22,10 @@ constexpr std::array<Known, 17> kFunctions{{{"word", 1},
                                             {"sub2", 2},
                                             {"mul2", 2},
                                             {"fma2", 3},
-                                            {"mma_a", 7},
-                                            {"mma_b", 5},
-                                            {"mma_sp", 9},
-                                            {"mma_884", 5},
+                                            {"mma_a", 6},
+                                            {"mma_b", 4},
+                                            {"mma_sp", 8},
+                                            {"mma_884", 4},
                                             {"scale_a", 3},
                                             {"scale_b", 3}}};
 
@@ -54,27 +54,18 @@ void refuse_line(int line, const std::string& what) {
   throw Failure("LPQ_NATIVE_ARGUMENT", "line " + std::to_string(line) + " of the lanes' program: " + what);
 }
 
-LaneProgram::Name& LaneProgram::named(const std::string& text, bool array, int line) {
-  for (Name& each : names_)
+const LaneProgram::Name& LaneProgram::named(const std::string& text, bool array, int line) {
+  for (const Name& each : names_)
     if (each.text == text) {
       if (each.array != array) refuse_line(line, "'" + text + (array ? "' is no array" : "' is an array"));
       return each;
     }
-  names_.push_back({text, array, false, slots, line});
+  names_.push_back({text, array, slots});
   slots += array ? kArray : 1;
   return names_.back();
 }
 
-uint32_t LaneProgram::given(const std::string& name) {
-  Name& found = named(name, false, 0);
-  found.assigned = true;
-  return found.slot;
-}
-
-void LaneProgram::check() const {
-  for (const Name& each : names_)
-    if (!each.assigned) refuse_line(each.line, "'" + each.text + "' is given no value");
-}
+uint32_t LaneProgram::given(const std::string& name) { return named(name, false, 0).slot; }
 
 class LaneParser {
  public:
@@ -109,6 +100,7 @@ class LaneParser {
 
   void block(size_t level, std::vector<Statement>& into) {
     const size_t first = row_;
+    if (level > kDeepest) refuse_line(lines_[row_ - 1].number, "it is nested too deep");
     while (row_ < lines_.size() && lines_[row_].level == level) into.push_back(statement(level));
     if (row_ == first) refuse_line(lines_[row_ - 1].number, "a block is missing");
   }
@@ -116,7 +108,7 @@ class LaneParser {
   Statement statement(size_t level) {
     const Line& line = lines_[row_++];
     if (line.level != level) refuse_line(line.number, "it belongs to no block");
-    text_ = &line.text, number_ = line.number, at_ = 0;
+    text_ = &line.text, number_ = line.number, at_ = nested_ = 0;
     Statement made;
     if (take("for ")) {
       made.kind = Statement::loop;
@@ -137,11 +129,8 @@ class LaneParser {
       if (runs == (made.kind == Statement::assignment)) refuse_line(number_, "it is no statement");
     }
     const bool assigns = made.kind == Statement::assignment || made.kind == Statement::loop;
-    if (assigns) {
-      if (made.target.kind != Expression::variable && made.target.kind != Expression::element)
-        refuse_line(number_, "only a variable can be assigned");
-      for (LaneProgram::Name& each : program_.names_) each.assigned |= each.slot == made.target.value;
-    }
+    if (assigns && made.target.kind != Expression::variable && made.target.kind != Expression::element)
+      refuse_line(number_, "only a variable can be assigned");
     const bool opens = made.kind == Statement::loop || made.kind == Statement::choice;
     if (opens) expect(":");
     if (at_ != text_->size()) refuse_line(number_, "'" + text_->substr(at_) + "' is too much");
@@ -156,6 +145,7 @@ class LaneParser {
   }
 
   Expression expression(int binds) {
+    if (++nested_ > kDeepest) refuse_line(number_, "it is nested too deep");
     Expression left = primary();
     for (;;) {
       const Sign* sign = nullptr;
@@ -163,7 +153,10 @@ class LaneParser {
         if (!sign && each.binds > binds &&
             text_->compare(at_, std::char_traits<char>::length(each.text), each.text) == 0)
           sign = &each;
-      if (!sign) return left;
+      if (!sign) {
+        --nested_;
+        return left;
+      }
       expect(sign->text);
       Expression whole{Expression::operation, uint32_t(sign->is), number_, {}};
       whole.inside.push_back(std::move(left));
@@ -243,9 +236,10 @@ class LaneParser {
     if (!take(what)) refuse_line(number_, std::string("'") + what + "' is missing");
   }
 
+  static constexpr size_t kDeepest = 16;
   LaneProgram& program_;
   std::vector<Line> lines_{};
-  size_t row_ = 0, at_ = 0;
+  size_t row_ = 0, at_ = 0, nested_ = 0;
   const std::string* text_ = nullptr;
   int number_ = 0;
 };

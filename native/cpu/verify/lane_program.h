@@ -60,18 +60,15 @@ class LaneProgram {
   uint32_t slots = 0;
   // The slot of a variable that is given a value from outside.
   uint32_t given(const std::string& name);
-  // Throws LPQ_NATIVE_ARGUMENT where the program reads a variable that nothing gives a value.
-  void check() const;
 
  private:
   friend class LaneParser;
   struct Name {
     std::string text;
-    bool array, assigned;
+    bool array;
     uint32_t slot;
-    int line;
   };
-  Name& named(const std::string& text, bool array, int line);
+  const Name& named(const std::string& text, bool array, int line);
   std::vector<Name> names_{};
   std::vector<std::string> tensors_{};
 };

@@ -103,7 +103,11 @@ Lanes Warp::load(const Expression& e) const {
 }
 
 Lanes Warp::value(const Expression& e) const {
-  if (e.kind == Expression::variable || e.kind == Expression::element) return slots[place(e)];
+  if (e.kind == Expression::variable || e.kind == Expression::element) {
+    const Lanes& held = slots[place(e)];
+    if (!held.written) refuse_line(e.line, "it reads what was given no value");
+    return held;
+  }
   Lanes first;
   first.lane[0] = e.value;
   if (e.kind == Expression::constant) return first;
@@ -116,7 +120,10 @@ Lanes Warp::value(const Expression& e) const {
     const auto op = static_cast<Operator>(e.value);
     return each(first, second, [&](uint32_t a, uint32_t b) { return operate(op, a, b, e.line); });
   }
-  const auto number = [&](uint32_t code) { return data_.numbers[code & (data_.numbers.size() - 1)]; };
+  const auto number = [&](uint32_t code) {
+    if (code >= data_.numbers.size()) refuse_line(e.line, "there is no code " + std::to_string(code));
+    return data_.numbers[code];
+  };
   switch (is) {
     case Function::min: return each(first, second, [](uint32_t a, uint32_t b) { return a < b ? a : b; });
     case Function::pair: return each(first, second, [](uint32_t a, uint32_t b) { return (a & 0xffff) | b << 16; });
@@ -129,8 +136,8 @@ Lanes Warp::value(const Expression& e) const {
   }
   const Lanes third = value(e.inside[2]);  // fma2
   Lanes out;
-  out.same = false;
-  for (int i = 0; i < kLanes; ++i) {
+  out.same = first.same && second.same && third.same;
+  for (int i = 0; i < (out.same ? 1 : kLanes); ++i) {
     const uint32_t a = first.at(i), b = second.at(i), c = third.at(i);
     const uint32_t high = half_fma(uint16_t(a >> 16), uint16_t(b >> 16), uint16_t(c >> 16));
     out.lane[static_cast<size_t>(i)] = half_fma(uint16_t(a), uint16_t(b), uint16_t(c)) | high << 16;
@@ -138,96 +145,82 @@ Lanes Warp::value(const Expression& e) const {
   return out;
 }
 
-// A fragment's registers hold two elements each, the lower half first.
 void Warp::call(const Expression& e) {
   const auto is = static_cast<Function>(e.value);
-  const uint32_t index = uniform(e.inside[0]);
-  if (index >= accumulators_.size()) refuse_line(e.line, "there are 16 accumulators");
-  if (is >= Function::scale_a) {
-    Accumulator& sums = accumulators_[index];
-    if (sums.count == 0) refuse_line(e.line, "nothing was added up there");
-    sums.scales.resize(sums.sums.size());
-    const Lanes scales[2] = {value(e.inside[1]), value(e.inside[2])};
-    for (int lane = 0; lane < kLanes; ++lane)
-      for (int i = 0; i < 4; ++i) {
-        const auto [row, col] = fragment_c(lane, i);
-        const bool a = is == Function::scale_a;
-        const int feature = a ? row : col, token = a ? col : row;
-        if (feature < sums.count && token < data_.tokens)
-          sums.scales[static_cast<size_t>(feature * data_.tokens + token)] =
-              static_cast<uint16_t>(scales[a ? i / 2 : i % 2].at(lane));
-      }
-    return;
-  }
+  if (is >= Function::scale_a) scale(e, is == Function::scale_a);
+  else multiply(e, is);
+}
+
+uint32_t Warp::feature(const Expression& e, const Lanes& n, int i) const {
+  const uint32_t feature = n.at(i);
+  if (feature >= data_.tile_n) refuse_line(e.line, "feature " + std::to_string(feature) + " is outside of the tile");
+  return feature;
+}
+
+// Scales as the accumulators have their sums: two registers of a lane are of one feature (a), or of two (b).
+void Warp::scale(const Expression& e, bool a) {
+  const Lanes n = value(e.inside[0]), first = value(e.inside[1]), second = value(e.inside[2]);
+  scales.resize(sums.size(), 0x7e00);
+  for (int lane = 0; lane < kLanes; ++lane)
+    for (int i = 0; i < 4; ++i) {
+      const auto [row, col] = fragment_c(lane, i);
+      const uint32_t of = feature(e, n, a ? row : col);
+      const int token = a ? col : row;
+      if (token >= data_.tokens) refuse_line(e.line, "the instruction has another number of tokens");
+      scales[of * static_cast<size_t>(data_.tokens) + static_cast<size_t>(token)] =
+          static_cast<uint16_t>(((a ? i / 2 : i % 2) ? second : first).at(lane));
+    }
+}
+
+// A fragment's registers hold two elements each, the lower half first.
+void Warp::multiply(const Expression& e, Function is) {
   const bool b = is == Function::mma_b, sparse = is == Function::mma_sp, narrow = is == Function::mma_884;
   if (data_.tokens != (b ? 16 : 8)) refuse_line(e.line, "the instruction has another number of tokens");
-  Operand operand{b ? 8 : narrow ? 32 : 16, narrow ? 4 : 16, {}, {}};
-  const size_t first = sparse ? 5 : 3, registers = e.inside.size() - first;
-  for (size_t r = 0; r < registers; ++r) {
+  const int features = b ? 8 : narrow ? 32 : 16, depth = narrow ? 4 : 16;
+  std::array<uint16_t, 32 * 16> weight;
+  std::array<uint8_t, 32 * 16> along;  // where each lies along k
+  const size_t first = sparse ? 4 : 2;
+  for (size_t r = 0; first + r < e.inside.size(); ++r) {
     const Lanes held = value(e.inside[first + r]);
     for (int lane = 0; lane < kLanes; ++lane)
       for (int half = 0; half < 2; ++half) {
         const int i = 2 * static_cast<int>(r) + half;
         const Cell cell = b ? fragment_b(lane, i) : fragment_a(lane, i);
-        const int feature = narrow ? column_884(lane) : b ? cell.col : cell.row;
+        const int row = narrow ? column_884(lane) : b ? cell.col : cell.row;
         const int k = narrow ? i : b ? cell.row : cell.col;
-        const auto at = static_cast<size_t>(feature * operand.depth + k);
-        operand.weight[at] = static_cast<uint16_t>(held.at(lane) >> 16 * half);
-        operand.k[at] = static_cast<uint8_t>(k);
+        const auto at = static_cast<size_t>(row * depth + k);
+        weight[at] = static_cast<uint16_t>(held.at(lane) >> 16 * half);
+        along[at] = static_cast<uint8_t>(k);
       }
   }
   if (sparse) {
     // Metadata of mma.sp.m16n8k32: threads 4 g + 2 s and 4 g + 2 s + 1 give that of rows g (low half) and g + 8 (high
     // half), of the first and the last 16 of k; s is the selector. Of each four of k the two places that are kept.
-    const Lanes metadata = value(e.inside[3]);
-    const uint32_t selector = uniform(e.inside[4]);
+    const Lanes metadata = value(e.inside[2]);
+    const uint32_t selector = uniform(e.inside[3]);
     if (selector > 1) refuse_line(e.line, "the selector is 0 or 1");
     for (int row = 0; row < 16; ++row)
       for (int c = 0; c < 16; ++c) {
         const int quad = c / 2, thread = 4 * (row % 8) + 2 * static_cast<int>(selector) + quad / 4;
         const uint32_t place = metadata.at(thread) >> (16 * (row / 8) + 4 * (quad % 4) + 2 * (c % 2)) & 3;
-        operand.k[static_cast<size_t>(16 * row + c)] = static_cast<uint8_t>(4 * quad + static_cast<int>(place));
+        along[static_cast<size_t>(16 * row + c)] = static_cast<uint8_t>(4 * quad + static_cast<int>(place));
       }
   }
-  multiply(e.line, index, value(e.inside[1]), uniform(e.inside[2]), operand);
-}
-
-void Warp::multiply(int line, uint32_t accumulator, const Lanes& n, uint32_t k, const Operand& operand) {
-  Accumulator& into = accumulators_[accumulator];
+  const Lanes n = value(e.inside[0]);
+  const int64_t k = uniform(e.inside[1]);
   const auto tokens = static_cast<size_t>(data_.tokens);
-  if (into.count == 0) {
-    into.count = operand.features;
-    for (int f = 0; f < into.count; ++f) into.features[static_cast<size_t>(f)] = static_cast<int32_t>(n.at(f));
-    into.sums.resize(static_cast<size_t>(into.count) * tokens);
-  }
-  if (into.count != operand.features) refuse_line(line, "the accumulator is of another instruction");
-  for (int f = 0; f < operand.features; ++f) {
-    const uint32_t feature = n.at(f);
-    if (feature >= data_.tile_n || static_cast<int32_t>(feature) != into.features[static_cast<size_t>(f)])
-      refuse_line(line, "a feature outside of the tile, or another than was added up there");
-    float* sums = &into.sums[static_cast<size_t>(f) * tokens];
-    for (int c = 0; c < operand.depth; ++c) {
-      const auto at = static_cast<size_t>(f * operand.depth + c);
-      const int64_t where = int64_t{k} + operand.k[at];
-      if (where >= data_.tile_k) refuse_line(line, "k is outside of the tile");
-      see_(feature, where, operand.weight[at]);
-      const float w = half_value(operand.weight[at]);
-      const float* x = data_.activations + static_cast<size_t>(step_ * data_.tile_k + where) * tokens;
-      for (size_t t = 0; t < tokens; ++t) sums[t] = sums[t] + x[t] * w;
+  for (int row = 0; row < features; ++row) {
+    const uint32_t of = feature(e, n, row);
+    float* into = &sums[of * tokens];
+    for (int c = 0; c < depth; ++c) {
+      const auto at = static_cast<size_t>(row * depth + c);
+      if (k + along[at] >= data_.tile_k) refuse_line(e.line, "k is outside of the tile");
+      see_(of, k + along[at], weight[at]);
+      const float w = half_value(weight[at]);
+      const float* x = data_.activations + static_cast<size_t>(step_ * data_.tile_k + k + along[at]) * tokens;
+      for (size_t t = 0; t < tokens; ++t) into[t] = into[t] + x[t] * w;
     }
   }
-}
-
-Warp::Sums Warp::sums(int64_t feature) const {
-  Sums found;
-  for (const Accumulator& each : accumulators_)
-    for (int f = 0; f < each.count; ++f) {
-      if (each.features[static_cast<size_t>(f)] != feature) continue;
-      if (found.sums) return {};
-      found.sums = &each.sums[static_cast<size_t>(f * data_.tokens)];
-      if (!each.scales.empty()) found.scales = &each.scales[static_cast<size_t>(f * data_.tokens)];
-    }
-  return found;
 }
 
 }  // namespace lpq::verify

@@ -11,10 +11,11 @@
 
 namespace lpq::verify {
 
-// A register in all lanes; `same`: all hold what lane 0 does, and only that is there.
+// A register in all lanes; `same`: all hold what lane 0 does, and only that is there. `written`: the program, or who
+// runs it, gave it a value.
 struct Lanes {
   std::array<uint32_t, kLanes> lane{};
-  bool same = true;
+  bool same = true, written = true;
   uint32_t at(int i) const { return lane[static_cast<size_t>(same ? 0 : i)]; }
 };
 
@@ -32,42 +33,30 @@ class Warp {
   // see(n, k, fp16): a weight in a register of a fragment, at its place in the tile.
   using See = std::function<void(int64_t, int64_t, uint16_t)>;
   Warp(const LaneData& data, std::vector<Lanes> slots, See see)
-      : data_(data), see_(std::move(see)), slots(std::move(slots)) {}
+      : slots(std::move(slots)),
+        sums(static_cast<size_t>(data.tile_n * data.tokens)),
+        data_(data),
+        see_(std::move(see)) {}
 
   // Throws LPQ_NATIVE_ARGUMENT where the program reads beyond a tensor or feeds what is outside of the tile.
   void run(const std::vector<Statement>& statements, int64_t step);
-  // The sums of a feature of the tile, and what the kernel scales them by; null where the program made none, or two.
-  struct Sums {
-    const float* sums = nullptr;       // [tokens]
-    const uint16_t* scales = nullptr;  // [tokens], where the program gave them
-  };
-  Sums sums(int64_t feature) const;
-
-  std::vector<Lanes> slots;  // of variables
+  std::vector<Lanes> slots;        // of variables
+  std::vector<float> sums;         // [tile_n][tokens]
+  std::vector<uint16_t> scales{};  // what the kernel scales them by, if the program gave any; NaN for the others
 
  private:
-  struct Accumulator {
-    std::array<int32_t, kLanes> features{};
-    int count = 0;  // of features
-    std::vector<float> sums{};
-    std::vector<uint16_t> scales{};
-  };
-  struct Operand {  // what one mma takes: features x depth elements, and where each lies along k
-    int features, depth;
-    std::array<uint16_t, 32 * 16> weight;
-    std::array<uint8_t, 32 * 16> k;
-  };
   void execute(const Statement& statement);
   Lanes value(const Expression& e) const;
   Lanes load(const Expression& e) const;
   uint32_t uniform(const Expression& e) const;
   uint32_t place(const Expression& e) const;
   void call(const Expression& e);
-  void multiply(int line, uint32_t accumulator, const Lanes& n, uint32_t k, const Operand& operand);
+  uint32_t feature(const Expression& e, const Lanes& n, int i) const;
+  void scale(const Expression& e, bool a);
+  void multiply(const Expression& e, Function is);
 
   const LaneData& data_;
   See see_;
-  std::array<Accumulator, 16> accumulators_{};
   int64_t step_ = 0;
 };
 
