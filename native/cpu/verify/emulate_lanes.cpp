@@ -15,7 +15,7 @@ constexpr double u = 0x1p-11, h = 0x1p-25;  // of a rounding to fp16: relative, 
 
 // A weight as its codes, scale and zero point say, and as a kernel's registers hold it.
 struct Weight {
-  double value, off;  // exact, and how far the kernel's roundings may take it from that
+  double value, off;  // exact, and how far from its product with 1 the kernel may be
   uint16_t held;
 };
 
@@ -34,6 +34,7 @@ struct LaneKernel : Arguments {
   std::vector<Lanes> begin{};  // variables before the first tile
   uint32_t strip = program.given("strip"), step = program.given("step");
   bool fused = false, plain = false;
+  double e = 0x1p-24 * static_cast<double>(kp), gamma = e / (1 - e), own = static_cast<double>(kp + 4) * 0x1p-53;
   Strips strips{*this};
 
   explicit LaneKernel(const Call& call) : Arguments(call, "verify_emulate_lanes") {
@@ -80,56 +81,57 @@ struct LaneKernel : Arguments {
 
   // Its column in the canonical order.
   int64_t column(int64_t of_k) const { return order ? order->data<int32_t>()[of_k] : of_k; }
-  Weight weight(int64_t n, int64_t of_k) const {
-    const int64_t at = n * scales.dim(1) + of_k / group;
-    const uint32_t code = stream_get(codes.data<uint8_t>() + n * codes.dim(1), column(of_k), type.bits) ^ flip;
-    const uint16_t q = data.numbers[code & (data.numbers.size() - 1)], s = scales.data<uint16_t>()[at],
-                   z = zeros.data<uint16_t>()[at];
+  // As it is stored.
+  uint32_t code(int64_t n, int64_t at_column) const {
+    const uint32_t code = stream_get(codes.data<uint8_t>() + n * codes.dim(1), at_column, type.bits) ^ flip;
+    return code & static_cast<uint32_t>(data.numbers.size() - 1);
+  }
+  Weight weight(int64_t n, int64_t g, uint32_t code) const {
+    const int64_t at = n * scales.dim(1) + g;
+    const uint16_t q = data.numbers[code], s = scales.data<uint16_t>()[at], z = zeros.data<uint16_t>()[at];
     const double scale = half_value(s), shift = half_value(z), less = type.value(code) - shift;
-    if (fused) {
-      const double value = less * scale;
-      return {value, u * (std::fabs(value) + (2 + u) * std::fabs(shift * scale)) + 3 * h,
-              half_fma(q, s, half_from_float(-(half_value(z) * half_value(s))))};
-    }
+    if (fused)
+      return summed(less * scale, u * (std::fabs(less * scale) + (2 + u) * std::fabs(shift * scale)) + 3 * h,
+                    half_fma(q, s, half_from_float(-(half_value(z) * half_value(s)))));
     const uint16_t held = half_sub(q, z);
     const double first = half_value(held) == less ? 0 : u * std::fabs(less) + h;
-    if (plain) return {less, first, held};
+    if (plain) return summed(less, first, held);
     const double value = less * scale, before = first * std::fabs(scale);
-    return {value, before + u * (std::fabs(value) + before) + h, half_mul(held, s)};
+    return summed(value, before + u * (std::fabs(value) + before) + h, half_mul(held, s));
+  }
+  // A weight whose roundings take it `off` away: 2^-24 for each of K fused steps in fp32, (K + 4) 2^-53 for the
+  // reference's own sum.
+  Weight summed(double value, double off, uint16_t held) const {
+    return {value, off + gamma * (std::fabs(value) + off) + own * std::fabs(value), held};
   }
 };
 
-// Sums of a strip in double precision, [features][tokens]: exact, of magnitudes, and how far roundings of weights may
-// take them.
+// Sums of a strip in double precision, [features][tokens]: exact, and how far the kernel's before its last rounding may
+// be from them.
 struct Reference {
-  std::vector<double> exact, size, loose;
-  explicit Reference(size_t count) : exact(count), size(count), loose(count) {}
+  std::vector<double> exact, off;
+  explicit Reference(size_t count) : exact(count), off(count) {}
 
-  void add(size_t at, int tokens, const float* x, const Weight& w) {
-    const double most = std::fabs(w.value);
-    for (size_t t = 0; t < static_cast<size_t>(tokens); ++t) {
-      const double in = x[t], magnitude = std::fabs(in);
-      exact[at + t] += in * w.value, size[at + t] += magnitude * most, loose[at + t] += magnitude * w.off;
-    }
+  void add(size_t at, size_t tokens, const double* x, const double* magnitude, const Weight& w) {
+    double* __restrict sum = &exact[at], * __restrict may = &off[at];
+    const double value = w.value, least = w.off;
+    for (size_t t = 0; t < tokens; ++t) sum[t] += x[t] * value;
+    for (size_t t = 0; t < tokens; ++t) may[t] += magnitude[t] * least;
   }
 };
 
-// `got`, and how far it may be from `exact`. e = 2^-24 for each of K fused steps in fp32, (K + 4) 2^-53 for the
-// reference's own sum. Plain: fp16(fp16(sum) s).
 void compare(const LaneKernel& kernel, const Reference& sums, const Warp& warp, int64_t strip, WorstOutput& worst) {
-  const double k = static_cast<double>(kernel.kp), e = 0x1p-24, gamma = k * e / (1 - k * e), own = (k + 4) * 0x1p-53;
   for (int64_t f = 0; f < kernel.data.tile_n; ++f) {
     const int64_t n = strip * kernel.data.tile_n + f;
     const bool inside = n < kernel.scales.dim(0);
     for (int t = 0; t < kernel.data.tokens; ++t) {
       const auto at = static_cast<size_t>(f * kernel.data.tokens + t);
-      double exact = sums.exact[at];
+      double exact = sums.exact[at], bound = sums.off[at];
       if (!std::isfinite(exact)) continue;  // a code that is no number: the registers were compared
-      double bound = sums.loose[at] + gamma * (sums.size[at] + sums.loose[at]);
-      bound += u * (std::fabs(exact) + bound) + h + own * sums.size[at];
+      bound += u * (std::fabs(exact) + bound) + h;
       uint16_t y = half_from_float(warp.sums[at]);
       if (!warp.scales.empty()) y = half_mul(y, warp.scales[at]);
-      if (kernel.plain) {
+      if (kernel.plain) {  // fp16(fp16(sum) s)
         const double s = inside ? half_value(kernel.scales.data<uint16_t>()[n]) : 0;
         exact *= s, bound *= std::fabs(s);
         bound += u * (std::fabs(exact) + bound) + h;
@@ -151,24 +153,36 @@ void emulate_lanes(Call& call, Exec& exec) {
   std::vector<float> x = activations(kernel.strips.seed, tokens * kernel.kp);  // [K][tokens], 0 beyond K
   std::fill(x.begin() + tokens * std::min(kernel.k, kernel.kp), x.end(), 0.0f);
   kernel.data.activations = x.data();
+  const std::vector<double> exact(x.begin(), x.end());
+  std::vector<double> magnitude(exact);
+  for (double& each : magnitude) each = std::fabs(each);
   kernel.strips.run(exec, kernel.np / tile_n, [&](int64_t strip, Wrong& wrong, WorstOutput& worst) {
-    std::vector<Weight> tile(static_cast<size_t>(tile_n * tile_k));
+    std::vector<uint16_t> held(static_cast<size_t>(tile_n * tile_k));
     int64_t step = 0;
     Warp warp(kernel.data, kernel.begin, [&](int64_t f, int64_t c, uint16_t got) {
       const int64_t n = strip * tile_n + f, k = step * tile_k + c;
       if (n >= n_true || k >= kernel.k) return;
-      const uint16_t want = tile[static_cast<size_t>(f * tile_k + c)].held;
+      const uint16_t want = held[static_cast<size_t>(f * tile_k + c)];
       if (got != want) wrong.see(n, kernel.column(k), got, want);
     });
     warp.slots[kernel.strip] = Lanes{{static_cast<uint32_t>(strip)}};
     Reference sums(static_cast<size_t>(tile_n * tokens));
+    // Of each feature and code in the group that it was last met in, where a group has more weights than there are
+    // codes.
+    const int codes = kernel.group > 1 << kernel.type.bits ? kernel.type.bits : 0;
+    std::vector<std::pair<int64_t, Weight>> met(static_cast<size_t>(tile_n) << codes, {-1, {}});
     for (; step < kernel.kp / tile_k; ++step) {
-      for (int64_t f = 0; f < tile_n && strip * tile_n + f < n_true; ++f)
-        for (int64_t c = 0; c < tile_k && step * tile_k + c < kernel.k; ++c) {
-          Weight& w = tile[static_cast<size_t>(f * tile_k + c)];
-          w = kernel.weight(strip * tile_n + f, step * tile_k + c);
-          sums.add(static_cast<size_t>(f * tokens), tokens, &x[static_cast<size_t>((step * tile_k + c) * tokens)], w);
+      for (int64_t c = 0; c < tile_k && step * tile_k + c < kernel.k; ++c) {
+        const int64_t k = step * tile_k + c, g = k / kernel.group, column = kernel.column(k);
+        const auto at = static_cast<size_t>(k * tokens);
+        for (int64_t f = 0; f < tile_n && strip * tile_n + f < n_true; ++f) {
+          const uint32_t code = kernel.code(strip * tile_n + f, column);
+          auto& [group, w] = met[static_cast<size_t>(f) << codes | (codes ? code : 0)];
+          if (group != g || !codes) group = g, w = kernel.weight(strip * tile_n + f, g, code);
+          held[static_cast<size_t>(f * tile_k + c)] = w.held;
+          sums.add(static_cast<size_t>(f * tokens), static_cast<size_t>(tokens), &exact[at], &magnitude[at], w);
         }
+      }
       warp.slots[kernel.step] = Lanes{{static_cast<uint32_t>(step)}};
       warp.run(kernel.program.tile, step);
     }

@@ -25,23 +25,26 @@ Lanes pairs(const Lanes& a, const Lanes& b, const F& f) {
   });
 }
 
-uint32_t operate(Operator op, uint32_t a, uint32_t b, int line) {
+Lanes operate(Operator op, const Lanes& left, const Lanes& right, int line) {
+  const auto all = [&](const auto& f) { return each(left, right, f); };
   switch (op) {
-    case Operator::bit_or: return a | b;
-    case Operator::bit_xor: return a ^ b;
-    case Operator::bit_and: return a & b;
-    case Operator::equal: return a == b;
-    case Operator::less: return a < b;
-    case Operator::left: return b > 31 ? 0 : a << b;
-    case Operator::right: return b > 31 ? 0 : a >> b;
-    case Operator::add: return a + b;
-    case Operator::sub: return a - b;
-    case Operator::mul: return a * b;
+    case Operator::bit_or: return all([](uint32_t a, uint32_t b) { return a | b; });
+    case Operator::bit_xor: return all([](uint32_t a, uint32_t b) { return a ^ b; });
+    case Operator::bit_and: return all([](uint32_t a, uint32_t b) { return a & b; });
+    case Operator::equal: return all([](uint32_t a, uint32_t b) { return uint32_t{a == b}; });
+    case Operator::less: return all([](uint32_t a, uint32_t b) { return uint32_t{a < b}; });
+    case Operator::left: return all([](uint32_t a, uint32_t b) { return b > 31 ? 0 : a << b; });
+    case Operator::right: return all([](uint32_t a, uint32_t b) { return b > 31 ? 0 : a >> b; });
+    case Operator::add: return all([](uint32_t a, uint32_t b) { return a + b; });
+    case Operator::sub: return all([](uint32_t a, uint32_t b) { return a - b; });
+    case Operator::mul: return all([](uint32_t a, uint32_t b) { return a * b; });
     case Operator::div:
     case Operator::mod: break;
   }
-  if (b == 0) refuse_line(line, "a division by 0");
-  return op == Operator::div ? a / b : a % b;
+  return all([&](uint32_t a, uint32_t b) {
+    if (b == 0) refuse_line(line, "a division by 0");
+    return op == Operator::div ? a / b : a % b;
+  });
 }
 
 // The PTX ISA, "Matrix Fragments for mma.m8n8k4": threads 4p .. 4p + 3 and 4p + 16 .. 4p + 19 multiply by themselves,
@@ -116,10 +119,7 @@ Lanes Warp::value(const Expression& e) const {
   if (e.kind == Expression::call && is >= kFirstStatement) refuse_line(e.line, "a statement has no value");
   first = value(e.inside[0]);
   const Lanes second = e.inside.size() > 1 ? value(e.inside[1]) : first;
-  if (e.kind == Expression::operation) {
-    const auto op = static_cast<Operator>(e.value);
-    return each(first, second, [&](uint32_t a, uint32_t b) { return operate(op, a, b, e.line); });
-  }
+  if (e.kind == Expression::operation) return operate(static_cast<Operator>(e.value), first, second, e.line);
   const auto number = [&](uint32_t code) {
     if (code >= data_.numbers.size()) refuse_line(e.line, "there is no code " + std::to_string(code));
     return data_.numbers[code];
@@ -211,7 +211,7 @@ void Warp::multiply(const Expression& e, Function is) {
   const auto tokens = static_cast<size_t>(data_.tokens);
   for (int row = 0; row < features; ++row) {
     const uint32_t of = feature(e, n, row);
-    float* into = &sums[of * tokens];
+    float* __restrict into = &sums[of * tokens];
     for (int c = 0; c < depth; ++c) {
       const auto at = static_cast<size_t>(row * depth + c);
       if (k + along[at] >= data_.tile_k) refuse_line(e.line, "k is outside of the tile");
