@@ -71,7 +71,7 @@ const PACKAGES: Readonly<Record<string, string>> = {
 };
 
 /** What the packer and the quantizers consist of: a verifier that shared any of it would prove nothing. */
-const UNSHARED = ['layout', 'pack', 'kv', 'quantize', 'rtn', 'tune', 'gptq', 'fmpq'];
+const UNSHARED = ['layout', 'tilus', 'pack', 'kv', 'quantize', 'rtn', 'tune', 'gptq', 'fmpq'];
 
 function roomOf(file: string): string {
   const parts = file.split('/');
@@ -246,4 +246,17 @@ test('the native verifier has its own tables', () => {
   // And the other way round: nobody computes with the verifier's code.
   for (const file of nativeFiles.filter((name) => !name.startsWith('native/cpu/verify/')))
     for (const header of includes(file)) assert.ok(!header.startsWith('cpu/verify/'), `${file} includes ${header}`);
+});
+
+test('the programs of share/verify are read by the verifier alone, and it reads no others', () => {
+  let own = 0;
+  for (const file of [...sources, ...nativeFiles]) {
+    const text = readFileSync(path.join(root, file), 'utf8');
+    const isVerifier = /^(src|native\/cpu)\/verify\//.test(file);
+    const reads = /\.lanes['"`]|share\/verify|'share', 'verify'|LaneProgram\b|laneProgram\b/.test(text);
+    if (isVerifier) own += Number(reads);
+    else assert.ok(!reads, `${file} reads the verifier's programs`);
+    if (isVerifier) assert.doesNotMatch(text, /\.tilus['"`]|share\/tilus|'share', 'tilus'/, file);
+  }
+  assert.ok(own > 3);
 });

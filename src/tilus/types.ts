@@ -62,6 +62,8 @@ const words = new Uint32Array(2);
 const singles = new Float32Array(words.buffer);
 const doubles = new Float64Array(words.buffer);
 const tables = new Map<ElementType, Float64Array>();
+/** 2^(i - 1074). */
+const powers = Float64Array.from({ length: 2098 }, (_, i) => 2 ** (i - 1074));
 
 /** The number that `bits`, as they lie in memory, stand for. */
 export function decode(type: ElementType, bits: number): number {
@@ -118,21 +120,21 @@ export function encode(type: ElementType, value: number): number {
 
 function encodeFloat(type: ElementType, value: number): number {
   const { mantissa, bias } = type;
-  const sign = value < 0 || Object.is(value, -0) ? 2 ** (type.bits - 1) : 0;
+  const rest = 1 << (type.bits - 1);
+  const sign = value < 0 || Object.is(value, -0) ? rest : 0;
   const size = Math.abs(value);
-  const rest = 2 ** (type.bits - 1);
   if (Number.isNaN(value)) {
     if (!type.quant) return rest - 1;
     return (type.quant as FloatType).special === 'none' ? 0 : rest - 1;
   }
   if (type.quant && size >= valueRange(type.quant).max) return sign + largest(type);
-  const infinity = (2 ** type.exponent - 1) * 2 ** mantissa;
+  const infinity = ((1 << type.exponent) - 1) << mantissa;
   if (size === Number.POSITIVE_INFINITY) return sign + infinity;
   if (size === 0) return sign;
   doubles[0] = size;
   const power = Math.max(((words[1]! >>> 20) & 2047) - 1023, 1 - bias);
-  const units = roundEven(size / 2 ** (power - mantissa));
-  const code = (power + bias - 1) * 2 ** mantissa + units;
+  const units = roundEven(size * powers[mantissa - power + 1074]!);
+  const code = ((power + bias - 1) << mantissa) + units;
   return sign + (type.quant ? Math.min(code, largest(type)) : Math.min(code, infinity));
 }
 

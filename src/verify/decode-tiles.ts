@@ -3,6 +3,7 @@ import type { TensorReader } from '../../formats/safetensors/read.js';
 import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import type { Decoded } from './decode.js';
 import { firstWrong, note, type Parts, problem, readScales, setScales, setZeros, unfuse } from './decode-scales.js';
+import { laneEmulator } from './emulate-lanes.js';
 import type { VerifiedLayout } from './layout.js';
 import { decodeTiles, settle, type Wrong } from './native.js';
 import { checkPermutation } from './streams.js';
@@ -11,12 +12,13 @@ import { partShape, rankPrefixes, type TileRules, tileCodes, tileProblems } from
 /** A layout of fragments, whose tensors a module has once, or once for each rank that shares it. */
 export function tileLayout(rules: TileRules): VerifiedLayout {
   const { name, codes, activations, emulator, kernel } = rules;
+  const run = typeof emulator === 'function' ? laneEmulator(rules, emulator) : emulator;
   return {
     name,
     problems: (module) => tileProblems(rules, module),
     tensors: (module) => rules.tensors(module),
     decode: (...args) => decodeTileModule(rules, ...args),
-    tiles: { codes, decodePart: (...args) => decodePart(rules, ...args), emulator },
+    tiles: { codes, decodePart: (...args) => decodePart(rules, ...args), emulator: run },
     ...(activations && { activations }),
     ...(kernel && { kernel }),
   };

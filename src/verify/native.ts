@@ -13,7 +13,7 @@ export interface Wrong {
 /** Where the first of them is, for a report. */
 export const placeOf = ({ row, column, got, expected }: Wrong) => ({ row, column, got, expected });
 
-/** What the emulator found, see native/cpu/verify/emulate_marlin.cpp. */
+/** What the emulator found, see native/cpu/verify/emulate_lanes.cpp. */
 export interface EmulatorResult {
   /** Dequantized registers that differ from q - zero; row n, column k, fp16 bits (W4Ax: sums of a block that are not exact). */
   readonly registers: Wrong;
@@ -231,7 +231,7 @@ export async function compare(
 /** Runs strips of a part through the emulated kernel `op`; native/cpu/verify/emulate_*.cpp say what each takes. */
 export async function emulate(
   rt: NativeRuntime,
-  op: 'marlin' | 'sparse' | 'tiles' | 'comet',
+  op: 'lanes' | 'comet',
   inputs: readonly Tensor[],
   p: OpParams & { readonly seed: number; readonly strips: readonly number[] },
 ): Promise<EmulatorResult> {

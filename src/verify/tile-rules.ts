@@ -5,6 +5,7 @@ import { groupCount } from '../core/granularity.js';
 import { quantType } from '../core/quant-type.js';
 import type { Decoded, DecodedPart } from './decode.js';
 import type { ReadScales } from './decode-scales.js';
+import type { ProgramOf } from './emulate-lanes.js';
 import { type Emulator, isOutside, type KernelRules, type LayoutTensor } from './layout.js';
 import type { CodesShape, Pending } from './native.js';
 
@@ -48,7 +49,8 @@ export interface TileRules {
   ): { readonly codes: Pending; take(parts: Map<DecodedPart, Tensor>): void };
   /** Takes the scales that were read, where they are not canonical ones; default: setScales and setZeros (decode-scales.ts). */
   takeScales?(part: TilePart, read: ReadScales, parts: Map<DecodedPart, Tensor>): Promise<void>;
-  readonly emulator: Emulator;
+  /** The program of its kernel (share/verify), or an emulator of its own. */
+  readonly emulator: ProgramOf | Emulator;
   readonly kernel?: KernelRules;
 }
 

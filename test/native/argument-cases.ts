@@ -1,4 +1,5 @@
 import type { DType, NativeRuntime, OpParams } from '../../native/binding.js';
+import { laneProgram } from '../../src/verify/emulate-lanes.js';
 
 interface Given {
   readonly name: string;
@@ -246,18 +247,6 @@ export const verifierCases: readonly ArgumentCase[] = [
     'y: f64 4; bound: f64 4',
     { heads: 1, kvHeads: 1, headDim: 4, scale: 1, unit: 1e-7, top: 0 },
   ),
-  row('verify_emulate_marlin', 'B: i32 1,128; s: f16 1,64; codes: u8 64,8; scales: f16 64,1', found, {
-    ...run,
-    k: 16,
-    zero: 8,
-    signed: 0,
-  }),
-  row(
-    'verify_emulate_sparse',
-    'B: i32 1,128; meta: i16 1,128; s: f16 1,64; codes: u8 64,16; mask: u8 64,4; scales: f16 64,1',
-    found,
-    { ...run, bits: 4, k: 32, zero: 8, signed: 0 },
-  ),
   row(
     'verify_emulate_comet',
     'packed: u8 1,1,1024; packed scales: f32 1,16; bits: u8 1; clip: f32 1; blocks: i32 1; codes: u8 16,64; scales: f32 16,1; permutation: i32 128',
@@ -265,22 +254,22 @@ export const verifierCases: readonly ArgumentCase[] = [
     run,
   ),
   row(
-    'verify_emulate_tiles',
-    'packed: u8 512; scales: f16 64,1; zeros: f16 64,1; codes: u8 64,8; packed_scales: f16 64; order: i32 16',
+    'verify_emulate_lanes',
+    'scales: f16 64,1; zeros: f16 64,1; codes: u8 64,8; order: i32 16; packed: i32 1,128; packed_scales: f16 1,64',
     found,
     {
       ...type,
       ...run,
-      form: 'marlin',
-      scaleForm: 'marlin_scales',
+      program: laneProgram('marlin_later'),
+      tensors: 'packed scales',
       np: 64,
       kp: 16,
-      gp: 1,
+      groups: 1,
       group: 16,
       k: 16,
       hasOrder: 1,
     },
-    'packed packed_scales',
+    'scales packed packed_scales',
   ),
 ];
 

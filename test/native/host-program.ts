@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
@@ -15,6 +15,8 @@ interface HostProgram {
   /** Folders of headers below the project that come before native and native/include. */
   readonly includes?: readonly string[];
   readonly options?: readonly string[];
+  /** Headers that are made for it. */
+  readonly headers?: Readonly<Record<string, () => string>>;
   /** What it prints when all is well, besides exiting with 0. */
   readonly prints: RegExp;
 }
@@ -41,10 +43,14 @@ function hostCompiler(): string | undefined {
   );
 }
 
-function runHostProgram(compiler: string, { sources, includes = [], options = [], prints }: HostProgram): void {
+function runHostProgram(
+  compiler: string,
+  { sources, includes = [], options = [], headers = {}, prints }: HostProgram,
+): void {
   const folder = mkdtempSync(path.join(tmpdir(), `lpq-${path.parse(sources[0] as string).name}-`));
   try {
     const file = path.join(folder, 'program');
+    for (const [header, text] of Object.entries(headers)) writeFileSync(path.join(folder, header), text());
     const build = spawnSync(
       compiler,
       [
@@ -52,6 +58,8 @@ function runHostProgram(compiler: string, { sources, includes = [], options = []
         '-O1',
         '-Wno-unknown-pragmas',
         ...options,
+        '-I',
+        folder,
         ...[...includes, 'native', 'native/include'].flatMap((each) => ['-I', path.join(root, each)]),
         '-o',
         file,

@@ -14,6 +14,9 @@
 #include "cuda/gemm/kernels/marlin.cuh"
 #include "cuda/gemm/kernels/turbomind.cuh"
 
+// The Tilus program `fragments`, compiled for kProgram below (stripes.test.ts).
+#include "fragments_program.h"
+
 using namespace lpq;
 using namespace lpq::cuda;
 using namespace lpq::test;
@@ -28,6 +31,9 @@ struct Case {
   int log_n, log_k, stages, blocks;
   bool bias = false, experts = false;
 };
+
+// What the program's constants say: N, K and two groups, in MARLIN's form of 4 bits.
+constexpr Case kProgram{40, 256, 256, 128, 1, 1, 4, 4};
 
 long long checks = 0, failures = 0;
 
@@ -154,6 +160,15 @@ void run(const char* name, const Case& c, bool marlin, bool floats) {
   };
   ++checks;
   if (!error.empty()) return wrong(error);
+  Memory<uint16_t> other(std::vector<uint16_t>(static_cast<size_t>(c.m * c.n), kPoison));
+  if (&c == &kProgram) {
+    const auto raw = [](auto& memory) { return reinterpret_cast<unsigned char*>(memory.data()); };
+    simt::begin(draw(1u << 30));
+    const std::string fault = simt::try_run((c.m + 15) / 16 * (c.n / 64), 32, 1, simt::kShared, draw(1u << 30), [&] {
+      fragments_kernel::fragments(raw(x), raw(packed), raw(halves), raw(other), c.m);
+    });
+    if (!fault.empty()) return wrong("the program: " + fault);
+  }
   for (unsigned counter : counters)
     if (counter != 0) return wrong("a counter was left at " + std::to_string(counter));
   for (size_t i = static_cast<size_t>(c.m) * c.n; i < y.size(); ++i)
@@ -170,6 +185,13 @@ void run(const char* name, const Case& c, bool marlin, bool floats) {
       }
       const double bound = all * (c.k / 16 + c.k / 32 + 64) * 0x1p-24 + rounding +
                            (BF ? 0x1p-8 : 0x1p-11) * std::fabs(want) * 1.01 + (BF ? 1e-40 : 0x1p-25);
+      if (&c == &kProgram) {
+        // Both round each weight once: sums in other orders and one rounding to f16 are all that tells them apart.
+        const double apart =
+            std::fabs(from_half(y[static_cast<size_t>(i * c.n + n)]) - from_half(other.data()[i * c.n + n]));
+        ++checks;
+        if (!(apart <= 2 * (bound - rounding))) return wrong("the program's result is another");
+      }
       const uint16_t stored = y[static_cast<size_t>(i) * c.n + static_cast<size_t>(n)];
       const double got = from_half(stored);
       ++checks;
@@ -201,6 +223,7 @@ void sweep(const char* name, bool marlin, bool floats) {
 
 int main() {
   sweep<MarlinForm<4, false, false>, false>("marlin u4", true, false);
+  run<MarlinForm<4, false, false>, 4, false>("marlin u4 and the program", kProgram, true, false);
   sweep<MarlinForm<8, false, true>, false>("marlin u8 zeros", true, false);
   sweep<MarlinForm<4, true, true>, true>("marlin u4 zeros", true, false);
   sweep<TurboMindInteger<4, false>, false>("turbomind u4", false, false);

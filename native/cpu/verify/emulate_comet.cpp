@@ -70,7 +70,7 @@ Tokens quantized(const std::vector<float>& x, int64_t k, const uint8_t* bits, co
 // Inputs: packed U8 [np/16, K/128, 1024], packed scales F32 [K/128, np], bits U8, clip F32, blocks I32 [K/128]; what
 // they should hold: codes U8 [N, K/2], scales F32 [N, K/128]; permutation I32 [K] (optional). Params: seed, strips (16
 // output features each). Outputs: registers I64 [5], the first wrong integer sum of a block (row n, column k of the
-// block); outputs F64 [7] as emulate_marlin.cpp's.
+// block); outputs F64 [7] as emulate_lanes.cpp's.
 void emulate_comet(Call& call, Exec& exec) {
   Arguments a(call, "verify_emulate_comet");
   const Tensor& packed = a.input("packed", {DType::u8}, {-1, -1, 1024});

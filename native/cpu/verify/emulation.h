@@ -98,33 +98,4 @@ class Strips {
   const Tensor &registers_, &outputs_;
 };
 
-// Outputs of a strip of MARLIN's arithmetic in double precision, [features][tokens].
-class ExactStrip {
- public:
-  ExactStrip(int features, int tokens)
-      : tokens_(tokens), exact_(static_cast<size_t>(features * tokens)), input_(static_cast<size_t>(tokens)) {}
-
-  // Feature f's code q less its zero point, and weight w, times the inputs x of all tokens at one k.
-  template <class T>
-  void add(int f, const T* x, double q, double w) {
-    for (int t = 0; t < tokens_; ++t) {
-      const double value = x[t];
-      ExactOutput& o = exact_[static_cast<size_t>(f * tokens_ + t)];
-      o.sum += value * w, o.size += std::fabs(value * w);
-      o.plain += value * q, o.plain_size += std::fabs(value * q);
-      if (f == 0) input_[static_cast<size_t>(t)] += std::fabs(value);
-    }
-  }
-  ExactOutput at(int f, int t) const {
-    ExactOutput o = exact_[static_cast<size_t>(f * tokens_ + t)];
-    o.input = input_[static_cast<size_t>(t)];
-    return o;
-  }
-
- private:
-  int tokens_;
-  std::vector<ExactOutput> exact_;
-  std::vector<double> input_;  // sum of |x| of a token, for the subnormal term
-};
-
 }  // namespace lpq::verify

@@ -1,5 +1,5 @@
-// Outputs of an emulated kernel of MARLIN's arithmetic against sums in double precision: how far they may be, and the
-// first one that is further; the same whichever worker saw it first.
+// Outputs of an emulated kernel against sums in double precision: the first one that is further off than it may be, the
+// same whichever worker saw it first.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -9,27 +9,6 @@
 #include "cpu/verify/stream.h"
 
 namespace lpq::verify {
-
-// One output in double precision. plain: with scales of whole rows, the sum before the scale; input: sum |x|.
-struct ExactOutput {
-  double sum = 0, size = 0, plain = 0, plain_size = 0, input = 0;
-};
-
-// How far y may be from `exact.sum` after K fused steps in fp32. u = 2^-11 and h = 2^-25 for a rounding to fp16
-// (relative, and absolute where subnormal); g = K e/(1 - K e), e = 2^-24, for the steps; f = (K + 4) 2^-53 for the
-// reference's own fp64 sum. Columns that are padding or pruned count in K, which only widens it.
-inline double output_bound(const ExactOutput& exact, int64_t k, bool per_channel, double scale) {
-  constexpr double u = 0x1p-11, h = 0x1p-25, e = 0x1p-24;
-  const double steps = static_cast<double>(k), g = steps * e / (1 - steps * e), f = (steps + 4) * 0x1p-53;
-  if (per_channel) {
-    // Scales meet the result: y = fp16(fp16(acc) * s). |acc - plain| <= g * plain_size.
-    const double acc = g * exact.plain_size, before = scale * (acc + u * (std::fabs(exact.plain) + acc) + h);
-    return before + u * (std::fabs(exact.sum) + before) + h + f * exact.size;
-  }
-  // Each weight is rounded once, fp16((q - 8) * s): off by at most u |w| + h. Then K fused steps, then fp16.
-  const double weights = u * exact.size + h * exact.input, acc = weights + g * (exact.size + weights);
-  return acc + u * (std::fabs(exact.sum) + acc) + h + f * exact.size;
-}
 
 struct WorstOutput {
   int64_t count = 0, row = -1, column = -1;

@@ -13,6 +13,7 @@ export interface LayoutMap {
 }
 
 const maps = new Map<string, LayoutMap>();
+const mapOf = new WeakMap<Layout, LayoutMap>();
 
 /** One text for a layout: its four attributes. */
 export function layoutKey(value: Layout): string {
@@ -21,6 +22,8 @@ export function layoutKey(value: Layout): string {
 
 /** The table of a layout. Layouts of one form share it. */
 export function layoutMap(value: Layout): LayoutMap {
+  const known = mapOf.get(value);
+  if (known) return known;
   const key = layoutKey(value);
   let map = maps.get(key);
   if (!map) {
@@ -28,6 +31,7 @@ export function layoutMap(value: Layout): LayoutMap {
     map = tabulate(value);
     maps.set(key, map);
   }
+  mapOf.set(value, map);
   return map;
 }
 

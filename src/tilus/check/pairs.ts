@@ -1,11 +1,20 @@
 import type { Layout } from '../../layout/layout.js';
 import { layoutMap } from './layout-map.js';
 
+const known = new WeakMap<Layout, WeakMap<Layout, Int32Array | undefined>>();
+
 /**
  * For element `local` of a, the same in every thread, the element of b with the same coordinates; b may have size 1 along a dimension.
  * Undefined if a thread holds an element of a without its element of b, or if threads differ.
  */
 export function pairs(a: Layout, b: Layout): Int32Array | undefined {
+  let ofA = known.get(a);
+  if (!ofA) known.set(a, (ofA = new WeakMap()));
+  if (!ofA.has(b)) ofA.set(b, find(a, b));
+  return ofA.get(b);
+}
+
+function find(a: Layout, b: Layout): Int32Array | undefined {
   const [x, y] = [layoutMap(a), layoutMap(b)];
   if (a.shape.length !== b.shape.length || x.threads !== y.threads) return undefined;
   if (a.shape.some((size, dim) => b.shape[dim] !== size && b.shape[dim] !== 1)) return undefined;

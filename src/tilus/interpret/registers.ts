@@ -44,8 +44,9 @@ export function view(from: RegisterTensor, to: RegisterTensor, held: Registers):
       let value = 0;
       for (let bit = local * narrow, done = 0; done < narrow; ) {
         const word = held[thread * before.locals + Math.floor(bit / wide)]!;
+        // Less than 32, for one of the two types is narrower.
         const take = Math.min(wide - (bit % wide), narrow - done);
-        value += (Math.floor(word / 2 ** (bit % wide)) % 2 ** take) * 2 ** done;
+        value |= ((word >>> (bit % wide)) & ((1 << take) - 1)) << done;
         bit += take;
         done += take;
       }
@@ -71,8 +72,8 @@ export function dot(
   const per = sumMap.locals;
   const tiles = layoutMap(c.layout).locals / per;
   for (let warp = 0; warp < warps; warp++) {
-    const rows = dense(a, held[0], warp, rowMap, (m, k) => m * mma.k + k);
-    const columns = dense(b, held[1], warp, columnMap, (k, n) => n * mma.k + k);
+    const rows = dense(a, held[0], warp, rowMap, 0);
+    const columns = dense(b, held[1], warp, columnMap, 1);
     const tile = new Float64Array(128);
     for (let at = 0; at < tiles; at++) {
       const first = warp * 32 * tiles * per + at * per;
@@ -88,17 +89,13 @@ export function dot(
 
 type Map = ReturnType<typeof layoutMap>;
 
-/** The tiles of an operand that a warp holds, as numbers at `place` of their coordinates. */
-function dense(
-  tensor: RegisterTensor,
-  held: Registers,
-  warp: number,
-  atom: Map,
-  place: (i: number, j: number) => number,
-): Float64Array[] {
+/** The tiles of an operand that a warp holds, as numbers with the one of its dimensions along k last. */
+function dense(tensor: RegisterTensor, held: Registers, warp: number, atom: Map, major: 0 | 1): Float64Array[] {
   const { locals } = layoutMap(tensor.layout);
   const table = decodeTable(tensor.dtype);
-  const places = Int32Array.from(atom.index, (_, i) => place(atom.coordinates[0]![i]!, atom.coordinates[1]![i]!));
+  const [row, column] = [atom.coordinates[major]!, atom.coordinates[1 - major]!];
+  const depth = atom.shape[1 - major]!;
+  const places = row.map((at, i) => at * depth + column[i]!);
   return Array.from({ length: locals / atom.locals }, (_, tile) => {
     const out = new Float64Array(places.length);
     for (let lane = 0; lane < 32; lane++)

@@ -2,10 +2,7 @@ import type { PackedModule } from '../../../formats/artifact/schema.js';
 import { quantType } from '../../core/quant-type.js';
 import { marlinKernel } from '../../model/kernels/marlin.js';
 import { tileLayout } from '../decode-tiles.js';
-import { emulateGeneral } from '../emulate-tiles.js';
-import { type EmulatedPart, isSymmetric } from '../layout.js';
-import type { ModuleContext } from '../module.js';
-import { type EmulatorResult, emulate } from '../native.js';
+import { isSymmetric } from '../layout.js';
 import { integerProblems, orderTensor, partGroups, partShape, type TileRules, tileCodes } from '../tile-rules.js';
 
 const rules: TileRules = {
@@ -48,33 +45,16 @@ const rules: TileRules = {
       yield 'layout marlin pads K of whole channels only if the zero point is the middle code';
   },
 
-  emulator: {
-    strip: () => 64,
-    run: (ctx, part) => (isClassic(part.module) ? classic(ctx, part) : emulateGeneral(rules, ctx, part)),
-  },
+  emulator: (module) => ({ program: isClassic(module) ? 'marlin' : 'marlin_later' }),
 
   kernel: { binds: marlinKernel, rounds: true },
 };
 
 export const marlin = tileLayout(rules);
 
-/** What MARLIN's own kernel reads: emulated with its very instructions, per-channel scales after the sum. */
+/** What MARLIN's own kernel reads: scales of whole channels are multiplied in after the sum. */
 function isClassic(module: PackedModule): boolean {
   const { canonical, granularity, padded } = module;
   const whole = granularity.kind === 'channel' || padded[1] === partShape(module)[1];
   return quantType(module.type).bits === 4 && isSymmetric(module) && !canonical.g_idx && whole;
-}
-
-async function classic(ctx: ModuleContext, { prefix, module, parts, strips }: EmulatedPart): Promise<EmulatorResult> {
-  const { kind, signed } = quantType(module.type);
-  const stored = ['B', 's'].map((suffix) => ctx.weights.tensor(`${prefix}.${suffix}`));
-  const result = await emulate(ctx.runtime, 'marlin', [...stored, parts.get('codes')!, parts.get('scales')!], {
-    k: partShape(module)[1],
-    zero: module.zeros.kind === 'const' ? module.zeros.value : 0,
-    signed: kind === 'int' && signed,
-    seed: ctx.seed,
-    strips,
-  });
-  for (const tensor of stored) tensor.dispose();
-  return result;
 }

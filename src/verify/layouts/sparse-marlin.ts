@@ -2,7 +2,7 @@ import { quantType } from '../../core/quant-type.js';
 import { sparseMarlinKernel } from '../../model/kernels/sparse-marlin.js';
 import { problem } from '../decode-scales.js';
 import { tileLayout } from '../decode-tiles.js';
-import { decodeSparse, emulate } from '../native.js';
+import { decodeSparse } from '../native.js';
 import { integerProblems, orderProblems, partGroups, partShape, type TileRules, tileCodes } from '../tile-rules.js';
 
 const rules: TileRules = {
@@ -59,24 +59,7 @@ const rules: TileRules = {
   },
 
   /** The metadata selects of each four activations the two that the kept weights meet. */
-  emulator: {
-    strip: () => 64,
-    async run(ctx, { prefix, module, parts, strips }) {
-      const { bits, kind, signed } = quantType(module.type);
-      const stored = ['B', 'meta', 's'].map((suffix) => ctx.weights.tensor(`${prefix}.${suffix}`));
-      const own = (['codes', 'mask', 'scales'] as const).map((part) => parts.get(part)!);
-      const result = await emulate(ctx.runtime, 'sparse', [...stored, ...own], {
-        bits,
-        k: partShape(module)[1],
-        zero: module.zeros.kind === 'const' ? module.zeros.value : 0,
-        signed: kind === 'int' && signed,
-        seed: ctx.seed,
-        strips,
-      });
-      for (const tensor of stored) tensor.dispose();
-      return result;
-    },
-  },
+  emulator: () => ({ program: 'sparse_marlin' }),
 
   kernel: { binds: sparseMarlinKernel, rounds: true },
 };

@@ -1,7 +1,6 @@
 import { quantType } from '../../core/quant-type.js';
 import { tilusKernel } from '../../model/kernels/tilus.js';
 import { tileLayout } from '../decode-tiles.js';
-import { emulateGeneral } from '../emulate-tiles.js';
 import { orderTensor, partGroups, type TileRules } from '../tile-rules.js';
 
 /** lpq's own: bit patterns as they are, of any type. */
@@ -40,7 +39,7 @@ const rules: TileRules = {
     if (zeros.kind === 'float' && zeros.dtype !== 'f16') yield 'layout tilus has f16 zero points only';
   },
 
-  emulator: { strip: () => 32, run: (ctx, part) => emulateGeneral(rules, ctx, part) },
+  emulator: () => ({ program: 'tilus' }),
 
   kernel: { binds: tilusKernel, roundsWithoutWgmma: true },
 };

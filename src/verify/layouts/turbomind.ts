@@ -1,8 +1,7 @@
-import type { PackedModule } from '../../../formats/artifact/schema.js';
 import { quantType } from '../../core/quant-type.js';
 import { turbomindKernel } from '../../model/kernels/turbomind.js';
 import { tileLayout } from '../decode-tiles.js';
-import { emulateGeneral } from '../emulate-tiles.js';
+import type { ProgramOf } from '../emulate-lanes.js';
 import type { KernelRules } from '../layout.js';
 import {
   integerProblems,
@@ -14,12 +13,7 @@ import {
 } from '../tile-rules.js';
 
 /** Integers with scale and zero point fused, and floats. Experts are stored along K first, but for sm70. */
-function turbomindRules(
-  name: string,
-  form: TileRules['form'],
-  strip: (module: PackedModule) => number,
-  kernel?: KernelRules,
-): TileRules {
+function turbomindRules(name: string, form: TileRules['form'], emulator: ProgramOf, kernel?: KernelRules): TileRules {
   const rules: TileRules = {
     ...{ name, form, steps: [64, 32], codes: 'packed', unsigned: true, rows: false },
 
@@ -53,23 +47,24 @@ function turbomindRules(
       yield* orderProblems(rules, module);
     },
 
-    emulator: { strip, run: (ctx, part) => emulateGeneral(rules, ctx, part) },
+    emulator,
     ...(kernel && { kernel }),
   };
   return rules;
 }
+
+const isExpert = (name: string): boolean => /(^|\.)experts\.\d+\./.test(name);
 
 /** sm75 to sm90. */
 export const turbomind = tileLayout(
   turbomindRules(
     'turbomind',
     (name, { type }) =>
+      quantType(type).kind === 'float' ? 'turbomind_a' : isExpert(name) ? 'turbomind_b_experts' : 'turbomind_b',
+    ({ type }, name) =>
       quantType(type).kind === 'float'
-        ? 'turbomind_a'
-        : /(^|\.)experts\.\d+\./.test(name)
-          ? 'turbomind_b_experts'
-          : 'turbomind_b',
-    ({ type }) => (quantType(type).kind === 'float' ? 16 : 32),
+        ? { program: 'turbomind_a' }
+        : { program: 'turbomind_b', experts: isExpert(name) },
     { binds: turbomindKernel, rounds: true, fused: true },
   ),
 );
@@ -79,6 +74,6 @@ export const turbomindSm70 = tileLayout(
   turbomindRules(
     'turbomind_sm70',
     () => 'turbomind_sm70',
-    () => 32,
+    () => ({ program: 'turbomind_sm70' }),
   ),
 );

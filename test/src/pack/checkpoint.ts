@@ -6,6 +6,7 @@ import { CanonicalWriter, type ModuleData } from '../../../formats/canonical/wri
 import { OutputDirectory } from '../../../formats/directory/output-directory.js';
 import { decodeCode, quantType } from '../../../src/core/quant-type.js';
 import { integers, provenance, stream } from '../../formats/canonical/fixture.js';
+import { random } from '../verify/numbers.js';
 
 /** A module with f16 scales (any bits: packing only moves them) and what its tensors hold, in plain arrays. */
 export interface Made {
@@ -103,6 +104,23 @@ export function made(options: {
     ...(extras.includes('mask') && { mask: new Uint8Array((n * k) / 8).fill(0x33) }),
   };
   return { declaration, data, codes, scales, zeros: zeroValues, groups };
+}
+
+/** A module of which two of every four weights stay, drawn from the seed; the others have the code of 0. */
+export function sparse(options: Parameters<typeof made>[0]): Made & { kept: Uint8Array } {
+  const base = made({ ...options, extras: [...(options.extras ?? []), 'mask'] });
+  const { n, k, zeros } = options;
+  const zero = zeros?.kind === 'const' ? zeros.value : 0;
+  const next = random(options.seed ?? 1);
+  const kept = new Uint8Array(n * k);
+  for (let j = 0; j < n * k; j += 4) {
+    const first = next() % 4;
+    kept[j + first] = kept[j + ((first + 1 + (next() % 3)) % 4)] = 1;
+  }
+  const codes = base.codes.map((code, i) => (kept[i] ? code : zero));
+  const { bits } = quantType(options.type);
+  const data = { ...base.data, codes: stream(codes, n, k, bits), mask: stream([...kept], n, k, 1) };
+  return { ...base, codes, kept, data };
 }
 
 /** What goes along unchanged: an embedding, a norm, a plain linear. */

@@ -13,27 +13,10 @@ import { stream } from '../../formats/canonical/fixture.js';
 import { designed, scratch } from '../../formats/scratch.js';
 import { random } from '../verify/numbers.js';
 import { isCaught, Tampered } from '../verify/tamper.js';
-import { checkpointOf, type Made, made } from './checkpoint.js';
+import { checkpointOf, type Made, made, sparse } from './checkpoint.js';
 
 const runtime = createRuntime(2);
 const half = { kind: 'const', value: 8 } as const;
-
-/** A module of which two of every four weights stay, drawn from the seed; the others have the code of 0. */
-function sparse(options: Parameters<typeof made>[0]): Made & { kept: Uint8Array } {
-  const base = made({ ...options, extras: [...(options.extras ?? []), 'mask'] });
-  const { n, k, zeros } = options;
-  const zero = zeros?.kind === 'const' ? zeros.value : 0;
-  const next = random(options.seed ?? 1);
-  const kept = new Uint8Array(n * k);
-  for (let j = 0; j < n * k; j += 4) {
-    const first = next() % 4;
-    kept[j + first] = kept[j + ((first + 1 + (next() % 3)) % 4)] = 1;
-  }
-  const codes = base.codes.map((code, i) => (kept[i] ? code : zero));
-  const { bits } = quantType(options.type);
-  const data = { ...base.data, codes: stream(codes, n, k, bits), mask: stream([...kept], n, k, 1) };
-  return { ...base, codes, kept, data };
-}
 
 async function packed(modules: Record<string, Made>, ranks = 1): Promise<[Artifact, CanonicalCheckpoint]> {
   const dir = scratch();

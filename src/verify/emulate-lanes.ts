@@ -1,16 +1,41 @@
+import { readFileSync } from 'node:fs';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+import type { PackedModule } from '../../formats/artifact/schema.js';
 import { allocate, fromTyped, type Tensor, typed } from '../../native/binding.js';
 import { quantType, typeParams } from '../core/quant-type.js';
 import { bitsOf } from './floats.js';
-import type { EmulatedPart } from './layout.js';
+import type { EmulatedPart, Emulator } from './layout.js';
 import type { ModuleContext } from './module.js';
 import { convertExact, type EmulatorResult, emulate, settle } from './native.js';
 import { partShape, type TileRules, tileCodes } from './tile-rules.js';
 
-/** A part through emulate_tiles.cpp; undefined when a scale or zero point is no fp16 number. */
-export async function emulateGeneral(
+/** A program of share/verify, and what it is told beside the module's shape. */
+export interface LaneProgram {
+  readonly program: string;
+  /** Tiles of the same features stand together. */
+  readonly experts?: boolean;
+}
+export type ProgramOf = (module: PackedModule, name: string) => LaneProgram;
+
+const folder = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..', '..', '..', 'share', 'verify');
+
+export const laneProgram = (name: string): string => readFileSync(path.join(folder, `${name}.lanes`), 'utf8');
+
+/** Runs modules through the program that `choose` names. */
+export function laneEmulator(rules: TileRules, choose: ProgramOf): Emulator {
+  return {
+    strip: (module) => Number(/^features = (\d+)$/m.exec(laneProgram(choose(module, '').program))?.[1]),
+    run: (ctx, part) => emulateLanes(rules, choose(part.module, part.name), ctx, part),
+  };
+}
+
+/** A part through emulate_lanes.cpp; undefined when a scale or zero point is no fp16 number. */
+async function emulateLanes(
   rules: TileRules,
+  { program, experts }: LaneProgram,
   ctx: ModuleContext,
-  { name, prefix, module, parts, strips }: EmulatedPart,
+  { prefix, module, parts, strips }: EmulatedPart,
 ): Promise<EmulatorResult | undefined> {
   const { runtime, weights } = ctx;
   const { bits, flip, zero } = tileCodes(rules, module);
@@ -19,37 +44,37 @@ export async function emulateGeneral(
   const [np, kp] = module.padded;
   const scales = await halfScales(ctx, parts.get('scales')!);
   if (!scales) return undefined;
-  const zeros = halfZeros(parts.get('zeros'), scales.shape, zero, flip);
-  const part = (suffix: string): Tensor => weights.tensor(`${prefix}.${suffix}`);
-  const ordered = module.canonical.g_idx !== undefined;
+  const order = module.canonical.g_idx !== undefined && weights.tensor(`${prefix}.permutation`);
+  const packed = {
+    packed: rules.codes,
+    scales: stored.name,
+    ...(stored.zeros && { zeros: stored.zeros.name }),
+    ...(rules.sparse && { meta: 'meta' }),
+  };
   const inputs = [
-    part(rules.codes),
     scales,
-    zeros,
+    halfZeros(parts.get('zeros'), scales.shape, zero, flip),
     parts.get('codes')!,
-    part(stored.name),
-    ...(stored.zeros ? [part(stored.zeros.name)] : []),
-    ...(ordered ? [part('permutation')] : []),
+    ...(order ? [order] : []),
+    ...Object.values(packed).map((suffix) => weights.tensor(`${prefix}.${suffix}`)),
   ];
-  const type = quantType(module.type);
-  const result = await emulate(runtime, 'tiles', inputs, {
-    ...typeParams(type),
+  const result = await emulate(runtime, 'lanes', inputs, {
+    ...typeParams(quantType(module.type)),
     // Codes that were made unsigned are numbers as they are stored.
     ...(flip ? { signed: 0 } : {}),
-    form: rules.form(name, module),
-    scaleForm: stored.form,
-    bits,
+    program: laneProgram(program),
+    tensors: Object.keys(packed).join(' '),
+    experts: experts === true,
     k,
     np,
     kp,
-    gp: stored.padded,
+    groups: stored.padded,
     group: module.granularity.kind === 'group' ? module.granularity.size : kp,
     flip,
     zero: zero ?? 0,
-    fused: stored.fused === true,
     hasZeros: stored.zeros !== undefined,
     zeroBits: { I32: bits, U8: 8, F16: 16 }[stored.zeros?.dtype ?? 'F16'],
-    hasOrder: ordered,
+    hasOrder: order !== false,
     seed: ctx.seed,
     strips,
   });
