@@ -140,8 +140,8 @@ class CudaExec {
     if (launched_ && follows()) launch_raw(kernel, grid, block, shared, pointers, 1, true);
     else launch_raw(kernel, grid, block, shared, pointers, false);
   }
-  // As launch_after of a kernel that begins with griddepcontrol_launch_and_wait(), so that the next may start while those
-  // before this one still run: what they touch counts as touched by this one, too.
+  // As launch_after of a kernel that begins with griddepcontrol_launch_and_wait(), so that the next may start while
+  // those before this one still run: what they touch counts as touched by this one, too.
   template <class... Args>
   void launch_through(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, const Args&... args) {
     std::optional<std::vector<Touched>> before;
@@ -174,7 +174,9 @@ class CudaExec {
     (touch(tensors, Touch::kRead), ...);
     reads_known_ = reads_before_;
   }
-  bool follows_untouched(const Tensor& weights) const { return settled_ || untouched(weights, {Touch::kWritten, Touch::kNewRows}); }
+  bool follows_untouched(const Tensor& weights) const {
+    return settled_ || untouched(weights, {Touch::kWritten, Touch::kNewRows});
+  }
   // Of what operations write, too: a cache, and the tables that say where it lies. `older_rows`: of all but the rows of
   // new tokens.
   bool follows_untouched_cache(const Tensor& tensor, bool older_rows = false) const {
@@ -226,7 +228,9 @@ class CudaExec {
     const std::byte *first, *last;
     Touch how;
   };
-  void touch(const Tensor& tensor, Touch how) { touched_.push_back({tensor.raw(), tensor.raw() + tensor.bytes(), how}); }
+  void touch(const Tensor& tensor, Touch how) {
+    touched_.push_back({tensor.raw(), tensor.raw() + tensor.bytes(), how});
+  }
   bool untouched(const Tensor& tensor, std::initializer_list<Touch> ways) const {
     for (const Touched& t : touched_)
       if (std::find(ways.begin(), ways.end(), t.how) != ways.end() && tensor.raw() + tensor.bytes() > t.first &&
@@ -275,9 +279,9 @@ class CudaExec {
   Rehearsal* rehearsal_ = nullptr;  // instead of a device
   const Tuning* tuning_ = nullptr;
   std::optional<bool> follows_;
-  bool recording_ = false;  // launches go into a graph (timing.cpp)
-  bool launched_ = false;   // the newest thing on the stream is a launch of a kernel of ours
-  bool settled_ = false;    // whatever came before, it has not written weights
+  bool recording_ = false;        // launches go into a graph (timing.cpp)
+  bool launched_ = false;         // the newest thing on the stream is a launch of a kernel of ours
+  bool settled_ = false;          // whatever came before, it has not written weights
   std::vector<Touched> touched_;  // by the newest launch, and what may still run beside it, if it is known
   std::optional<std::vector<Touched>> before_;      // touched_ before launch_through(), where a launch came before
   bool reads_known_ = false, reads_before_ = true;  // touched_ and before_ have what is read, too

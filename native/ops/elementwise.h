@@ -86,8 +86,8 @@ struct SoftCap : Arguments {
 };
 
 // y = act(gate) * up; f32 (on CUDA f16 or bf16 too), any equal shapes and dtypes; y may be gate or up. With `first` and
-// `upFirst` y [T,C] is neither, and gate and up are C columns of matrices, maybe of one, from there on. Codes of y, too,
-// where they are given.
+// `upFirst` y [T,C] is neither, and gate and up are C columns of matrices, maybe of one, from there on. Codes of y,
+// too, where they are given.
 struct GatedActivation : Arguments {
   const Tensor& gate = input("gate", kFloats);
   bool rows = integer("first", -1) >= 0;  // some columns of matrices

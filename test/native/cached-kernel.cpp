@@ -91,16 +91,16 @@ void one(int heads, int kv_heads, int head_dim, int value_dim, int splits, std::
       for (const Sequence& s : sequences)
         std::fill_n(of.begin() + (s.slot * rows + s.past) * width, s.fresh * width, 0x7fff);
     };
-    simt::KernelBefore before{
-        [&] {
-          blank(keys, kv_heads * head_dim), blank(values, kv_heads * value_dim);
-          std::fill(narrow_q.begin(), narrow_q.end(), 0x7fff), std::fill(q.begin(), q.end(), NAN);
-        },
-        [&] {
-          std::copy(all_keys.begin(), all_keys.end(), keys.begin());
-          std::copy(all_values.begin(), all_values.end(), values.begin());
-          std::copy(all_q.begin(), all_q.end(), narrow_q.begin()), std::copy(all_wide.begin(), all_wide.end(), q.begin());
-        }};
+    simt::KernelBefore before{[&] {
+                                blank(keys, kv_heads * head_dim), blank(values, kv_heads * value_dim);
+                                std::fill(narrow_q.begin(), narrow_q.end(), 0x7fff), std::fill(q.begin(), q.end(), NAN);
+                              },
+                              [&] {
+                                std::copy(all_keys.begin(), all_keys.end(), keys.begin());
+                                std::copy(all_values.begin(), all_values.end(), values.begin());
+                                std::copy(all_q.begin(), all_q.end(), narrow_q.begin()),
+                                    std::copy(all_wide.begin(), all_wide.end(), q.begin());
+                              }};
     simt::run(tiles * splits, 32 * CachedShape<DIMS>::kWarps, 1, CachedShape<DIMS>::kShared, seed, [&] {
       before.begin();
       cached_attention<CachedShape<DIMS>, BF>(a);

@@ -148,7 +148,7 @@ void rope_append(Call& call, CudaExec& exec) {
   a.fault = fault_of(exec);
   a.outside = exec.fault("LPQ_NATIVE_ARGUMENT", "a position lies outside the table of " + std::to_string(a.places));
   exec.launch_through("lpq_rope_append" + suffix(keys), {a.tokens * div_up(a.heads + 2 * a.kv_heads, kAppendWarps)},
-                    {32 * kAppendWarps}, 0, a);
+                      {32 * kAppendWarps}, 0, a);
   exec.wrote(y);
   exec.wrote_new_rows(keys, values);
 }

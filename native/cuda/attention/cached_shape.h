@@ -15,7 +15,7 @@ struct CachedArgs {
   unsigned short* y;                    // [T, heads, value_dim]
   int sequences, tokens, slots_count, rows, heads, kv_heads, group, head_dim, value_dim, window, query_tiles, splits,
       wide_q, sinks_type;
-  int early;         // rows older than the new tokens, starts, slots and totals may be read while the operation before runs
+  int early;  // rows older than the new tokens, starts, slots and totals may be read while the operation before runs
   float scale, cap;  // of scores, times log2 e
 };
 

@@ -16,7 +16,8 @@ void add_norm(Call& call, CudaExec& exec) {
           "rows of " + std::to_string(columns) + " columns do not fit the device's shared memory");
   const int vec = width % 4 == 0 && fours(a.h) && fours(a.y) && fours(a.x);
   const void *more = a.y.raw(), *gain = raw_of(a.weight), *shift = raw_of(a.bias);
-  // Few rows: as many threads as have a four each, so that all loads are under way at once. Many: several rows at a time.
+  // Few rows: as many threads as have a four each, so that all loads are under way at once. Many: several rows at a
+  // time.
   const int64_t most = rows <= 2 * exec.device().multiprocessors ? 1024 : 512,
                 threads = std::clamp<int64_t>(div_up(vec ? columns / 4 : columns, 32) * 32, 32, most);
   const std::string kernel = "lpq_add_norm" + suffix(a.y) + suffix(a.x);

@@ -92,13 +92,12 @@ __device__ void add_norm(float* h, const Y* y, const void* weight, int weight_ty
   };
   for (int c = threadIdx.x; c < count; c += step) {
     if (vec) {
-      const float4 v = load4(row + 4 * c),
-                   n = make_float4(normed(v.x, 4 * c), normed(v.y, 4 * c + 1), normed(v.z, 4 * c + 2),
-                                   normed(v.w, 4 * c + 3));
+      const float4 v = load4(row + 4 * c), n = make_float4(normed(v.x, 4 * c), normed(v.y, 4 * c + 1),
+                                                           normed(v.z, 4 * c + 2), normed(v.w, 4 * c + 3));
       store4(x + start + 4 * c, n);
       if constexpr (C != Codes::kNone)
-        store4(row + 4 * c, make_float4(widen(narrow<X>(n.x)), widen(narrow<X>(n.y)), widen(narrow<X>(n.z)),
-                                        widen(narrow<X>(n.w))));
+        store4(row + 4 * c,
+               make_float4(widen(narrow<X>(n.x)), widen(narrow<X>(n.y)), widen(narrow<X>(n.z)), widen(narrow<X>(n.w))));
     } else {
       keep(c, normed(row[c], c));
     }
@@ -141,8 +140,8 @@ LPQ_ADD_NORM(bf16, bf16, bf16, bf16)
     add_norm<Codes::kind>(h, y, weight, weight_type, bias, bias_type, x, width, scale, eps, offset, layer, vec,   \
                           {codes, scales, fault});                                                                \
   }
-#define LPQ_ADD_NORM_BOTH(y_type, y_name, x_type, x_name)              \
-  LPQ_ADD_NORM_CODES(y_type, y_name, x_type, x_name, kInt8, i8)        \
+#define LPQ_ADD_NORM_BOTH(y_type, y_name, x_type, x_name)       \
+  LPQ_ADD_NORM_CODES(y_type, y_name, x_type, x_name, kInt8, i8) \
   LPQ_ADD_NORM_CODES(y_type, y_name, x_type, x_name, kFloat8, f8)
 LPQ_ADD_NORM_BOTH(float, f32, f16, f16)
 LPQ_ADD_NORM_BOTH(float, f32, bf16, bf16)

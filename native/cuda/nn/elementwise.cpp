@@ -25,7 +25,7 @@ void add(Call& call, CudaExec& exec) {
   const long long count = op.a.elements();
   const int vec = count % 4 == 0 && fours(op.a) && fours(op.b) && fours(op.y);
   exec.launch_through("lpq_add" + suffix(op.b), {stride_blocks(exec, vec ? count / 4 : count, kThreads)}, {kThreads}, 0,
-                    op.a.data<float>(), op.b.raw(), op.y.data<float>(), scale, count, vec);
+                      op.a.data<float>(), op.b.raw(), op.y.data<float>(), scale, count, vec);
   exec.wrote(op.y);
 }
 
@@ -59,8 +59,8 @@ void gated(const ops::GatedActivation& a, CudaExec& exec) {
   exec.wrote(y);
 }
 
-// The same of some columns of matrices; codes, too, if the kernel that makes them takes the shape. Whether it did. It has
-// a block a row: of few rows two launches are faster, the first of which shares a row among blocks.
+// The same of some columns of matrices; codes, too, if the kernel that makes them takes the shape. Whether it did. It
+// has a block a row: of few rows two launches are faster, the first of which shares a row among blocks.
 bool gated_rows(const ops::GatedActivation& a, CudaExec& exec) {
   const Tensor& y = a.y;
   const int kind = static_cast<int>(a.act);
@@ -73,7 +73,8 @@ bool gated_rows(const ops::GatedActivation& a, CudaExec& exec) {
     return reinterpret_cast<uintptr_t>(p) % 16 == 0 && pitch % wide == 0;
   };
   const int vec = width % wide == 0 && sixteens(g, gate_pitch) && sixteens(u, up_pitch) && sixteens(out, width);
-  if (a.codes && rows > 2 * exec.device().multiprocessors && vec && size == 2 && width < INT32_MAX && reinterpret_cast<uintptr_t>(a.codes.codes->raw()) % 8 == 0) {
+  if (a.codes && rows > 2 * exec.device().multiprocessors && vec && size == 2 && width < INT32_MAX &&
+      reinterpret_cast<uintptr_t>(a.codes.codes->raw()) % 8 == 0) {
     unsigned char* const to = reinterpret_cast<unsigned char*>(a.codes.codes->raw());
     const int64_t threads = std::clamp<int64_t>(div_up(width / wide, 4 * 32) * 32, 32, 512);
     exec.launch_through("lpq_gated" + suffix(y) + (a.codes.codes->dtype == DType::i8 ? "_i8" : "_f8"), {rows},

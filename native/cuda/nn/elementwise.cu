@@ -85,8 +85,9 @@ __device__ void gated_codes(const T* gate, const T* up, T* y, int act, int width
   const index_t t = blockIdx.x;
   const int first = static_cast<int>(threadIdx.x), step = static_cast<int>(blockDim.x), chunks = width / kWide;
   uint4* const row = reinterpret_cast<uint4*>(y + t * width);
-  const uint4 *const gates = reinterpret_cast<const uint4*>(gate + t * gate_pitch),
-                     *const ups = reinterpret_cast<const uint4*>(up + t * up_pitch);
+  const uint4 *const gates = reinterpret_cast<const uint4*>(gate + t * gate_pitch), *const ups =
+                                                                                        reinterpret_cast<const uint4*>(
+                                                                                            up + t * up_pitch);
   uint2* const to = reinterpret_cast<uint2*>(codes + t * width);
   union Sixteen {
     uint4 raw;
@@ -170,11 +171,11 @@ LPQ_EACH_TYPE(LPQ_GATED)
   }
 LPQ_EACH_TYPE(LPQ_GATED_ROWS)
 
-#define LPQ_GATED_CODES(type, name, is_float, codes_name)                                                          \
-  extern "C" __global__ void __launch_bounds__(512) lpq_gated_##name##_##codes_name(                               \
-      const type* gate, const type* up, type* y, int act, int width, index_t gate_pitch, index_t up_pitch,         \
-      unsigned char* codes, float* scales, unsigned* fault) {                                                      \
-    gated_codes<type, is_float>(gate, up, y, act, width, gate_pitch, up_pitch, codes, scales, fault);              \
+#define LPQ_GATED_CODES(type, name, is_float, codes_name)                                                  \
+  extern "C" __global__ void __launch_bounds__(512) lpq_gated_##name##_##codes_name(                       \
+      const type* gate, const type* up, type* y, int act, int width, index_t gate_pitch, index_t up_pitch, \
+      unsigned char* codes, float* scales, unsigned* fault) {                                              \
+    gated_codes<type, is_float>(gate, up, y, act, width, gate_pitch, up_pitch, codes, scales, fault);      \
   }
 LPQ_GATED_CODES(f16, f16, false, i8)
 LPQ_GATED_CODES(f16, f16, true, f8)

@@ -38,8 +38,8 @@ void rmsnorm(Call& call, CudaExec& exec) {
   const float eps = static_cast<float>(a.eps);
   const bool by_warp = width <= 512;
   exec.launch_through("lpq_rmsnorm" + suffix(a.x) + suffix(a.y), {by_warp ? div_up(count, 8) : count},
-                    by_warp ? Dim3(32, 8) : Dim3(256), 0, from, raw_of(a.weight), type_of(a.weight), to, count, width,
-                    runs, pitch, eps, a.offset, vec);
+                      by_warp ? Dim3(32, 8) : Dim3(256), 0, from, raw_of(a.weight), type_of(a.weight), to, count, width,
+                      runs, pitch, eps, a.offset, vec);
   exec.wrote(a.y);
 }
 
@@ -52,7 +52,7 @@ void layernorm(Call& call, CudaExec& exec) {
   const float eps = static_cast<float>(a.eps);
   const void *gain = raw_of(a.weight), *shift = raw_of(a.bias);
   exec.launch_through("lpq_layernorm" + suffix(a.x) + suffix(a.y), {a.rows.count}, {256}, 0, from, gain,
-                    type_of(a.weight), shift, type_of(a.bias), to, width, runs, pitch, turns, eps, a.offset);
+                      type_of(a.weight), shift, type_of(a.bias), to, width, runs, pitch, turns, eps, a.offset);
   exec.wrote(a.y);
 }
 

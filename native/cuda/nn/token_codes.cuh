@@ -1,5 +1,5 @@
-// Codes of 8 bits of a token's activations and their scale, as quantize_tokens makes them (native/ops/w4ax.h). All fp32:
-// products rounded once, an IEEE division.
+// Codes of 8 bits of a token's activations and their scale, as quantize_tokens makes them (native/ops/w4ax.h). All
+// fp32: products rounded once, an IEEE division.
 #pragma once
 #include <cuda_fp8.h>
 #include <stdint.h>

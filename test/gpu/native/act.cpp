@@ -359,9 +359,9 @@ void codes_beside(Report& report, Device& device, int64_t m, int64_t k, DType y_
   }
   if (y_type != x_type) return;
   const Tensor both = random(x_type, 2 * k);
-  const auto gate = device.run(
-      "gated_activation", {both, both}, room({poisoned(x_type, {m, k})}),
-      params({{"act", std::string("silu")}, {"first", 0.0}, {"upFirst", static_cast<double>(k)}}));
+  const auto gate =
+      device.run("gated_activation", {both, both}, room({poisoned(x_type, {m, k})}),
+                 params({{"act", std::string("silu")}, {"first", 0.0}, {"upFirst", static_cast<double>(k)}}));
   check("codes beside gated_activation", gate[0], gate[1], gate[2]);
 }
 
@@ -509,7 +509,8 @@ int main(int argc, char** argv) try {
   }
   for (DType x : stores)
     for (DType codes : {DType::i8, DType::f8_e4m3})
-      for (const auto& [m, k] : {std::pair<int64_t, int64_t>{3, 1}, {5, 130}, {4, 129}, {9, 4096}, {2, 40000}, {400, 1040}}) {
+      for (const auto& [m, k] :
+           {std::pair<int64_t, int64_t>{3, 1}, {5, 130}, {4, 129}, {9, 4096}, {2, 40000}, {400, 1040}}) {
         tokens(report, device, m, k, x, codes);
         if (x == DType::f32) continue;
         codes_beside(report, device, m, k, x, x, codes);

@@ -40,9 +40,9 @@ void quantize_activations(Call& call, CudaExec& exec) {
       "activations hold NaN or infinity, bits something else than 4 and 8, or order a column that is not there");
   const long long tokens = op.rows;
   exec.launch_through("lpq_quantize_blocks" + suffix(op.x), {stride_blocks(exec, op.rows * op.blocks, 8)}, {256}, 0,
-                    op.x.raw(), op.bits.data<unsigned char>(), op.clip.data<float>(), order_of(op.order), none,
-                    reinterpret_cast<signed char*>(op.codes.raw()), no_nibbles, op.scales.data<float>(), tokens,
-                    static_cast<int>(op.k), 0, 0, 0, fault);
+                      op.x.raw(), op.bits.data<unsigned char>(), op.clip.data<float>(), order_of(op.order), none,
+                      reinterpret_cast<signed char*>(op.codes.raw()), no_nibbles, op.scales.data<float>(), tokens,
+                      static_cast<int>(op.k), 0, 0, 0, fault);
   exec.wrote(op.codes, op.scales);
 }
 
@@ -57,11 +57,11 @@ void quantize_comet(Call& call, CudaExec& exec) {
                                      "those of bits, or order a column that is not there");
   const long long tokens = op.rows;
   exec.launch_through("lpq_quantize_blocks" + suffix(op.x), {stride_blocks(exec, op.rows * to.count, 8)}, {256}, 0,
-                    op.x.raw(), op.bits.data<unsigned char>(), op.clip.data<float>(), order_of(op.order),
-                    static_cast<const int*>(to.blocks.data<int32_t>()), reinterpret_cast<signed char*>(to.x8.raw()),
-                    reinterpret_cast<unsigned char*>(to.x4.raw()), op.scales.data<float>(), tokens,
-                    static_cast<int>(op.k), static_cast<int>(to.eights), static_cast<int>(to.fours),
-                    static_cast<int>(op.scales.dim(1)), fault);
+                      op.x.raw(), op.bits.data<unsigned char>(), op.clip.data<float>(), order_of(op.order),
+                      static_cast<const int*>(to.blocks.data<int32_t>()), reinterpret_cast<signed char*>(to.x8.raw()),
+                      reinterpret_cast<unsigned char*>(to.x4.raw()), op.scales.data<float>(), tokens,
+                      static_cast<int>(op.k), static_cast<int>(to.eights), static_cast<int>(to.fours),
+                      static_cast<int>(op.scales.dim(1)), fault);
   exec.wrote(to.x8, to.x4, op.scales);
 }
 

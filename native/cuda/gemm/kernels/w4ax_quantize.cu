@@ -7,7 +7,8 @@
 namespace lpq {
 
 // A block a token: codes s8 or e4m3 [t, k], scales [t] = largest magnitude / top.
-//   thread t -> columns 4 t to 4 t + 3, and those 4 threads further, ... (fours), of which kHeld fours stay in registers
+//   thread t -> columns 4 t to 4 t + 3, and those 4 threads further, ... (fours), of which kHeld fours stay in
+//   registers
 template <class T, bool Float>
 __device__ __forceinline__ void quantize_token(const T* x, unsigned char* codes, float* scales, int k, int fours,
                                                uint32_t* fault) {
@@ -108,11 +109,11 @@ __device__ __forceinline__ void quantize_blocks(const T* x, const unsigned char*
 }  // namespace lpq
 
 #define LPQ_QUANTIZE(T, name)                                                                                      \
-  extern "C" __global__ void __launch_bounds__(1024) lpq_quantize_tokens_i8_##name(                                 \
+  extern "C" __global__ void __launch_bounds__(1024) lpq_quantize_tokens_i8_##name(                                \
       const T* x, unsigned char* codes, float* scales, int k, int fours, uint32_t* fault) {                        \
     lpq::quantize_token<T, false>(x, codes, scales, k, fours, fault);                                              \
   }                                                                                                                \
-  extern "C" __global__ void __launch_bounds__(1024) lpq_quantize_tokens_f8_##name(                                 \
+  extern "C" __global__ void __launch_bounds__(1024) lpq_quantize_tokens_f8_##name(                                \
       const T* x, unsigned char* codes, float* scales, int k, int fours, uint32_t* fault) {                        \
     lpq::quantize_token<T, true>(x, codes, scales, k, fours, fault);                                               \
   }                                                                                                                \

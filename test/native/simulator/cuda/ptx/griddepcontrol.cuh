@@ -1,5 +1,5 @@
-// native/cuda/ptx/griddepcontrol.cuh, simulated: the kernel before ends, for a block, when one of its threads first waits
-// for it.
+// native/cuda/ptx/griddepcontrol.cuh, simulated: the kernel before ends, for a block, when one of its threads first
+// waits for it.
 #pragma once
 #include <functional>
 #include <utility>
