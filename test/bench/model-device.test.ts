@@ -73,9 +73,11 @@ test('steps over caches of 16 bits and of few are recorded and replayed on a dev
   };
   for (const [weights, op] of Object.entries(products)) assert.ok(of(weights, 4, 'decode', 300).kernels[op]! > 0);
   // Launches: of a block those of docs/internals/decoding.md, then the embedding, the final norm and lm_head; 4 blocks.
-  const launches = { dense: 9, u4: 9, w4ax: 13, w4a8: 13, w8a8: 13, fp8: 13 };
-  for (const [weights, calls] of Object.entries(launches))
-    for (const kv of [16, 4]) assert.equal(of(weights, kv, 'decode', 300).calls, 4 * calls + 3, `${weights} KV${kv}`);
+  // Of codes made beside norms the first block's, whose norm adds nothing, are made apart.
+  const launches = { dense: [9, 3], u4: [9, 3], w4ax: [13, 3], w4a8: [10, 4], w8a8: [10, 4], fp8: [10, 4] } as const;
+  for (const [weights, [inBlock, outside]] of Object.entries(launches))
+    for (const kv of [16, 4])
+      assert.equal(of(weights, kv, 'decode', 300).calls, 4 * inBlock + outside, `${weights} KV${kv}`);
   // The memory that a step needs holds at least what it reads at once, and cuBLAS's workspace is a part of it.
   for (const row of rows) {
     assert.equal(row.memoryBytes, row.weightBytes + row.cacheBytes + row.workBytes);

@@ -20,20 +20,19 @@ void add_norm(Call& call, CudaExec& exec) {
   // time.
   const int64_t most = rows <= 2 * exec.device().multiprocessors ? 1024 : 512,
                 threads = std::clamp<int64_t>(div_up(vec ? columns / 4 : columns, 32) * 32, 32, most);
-  const std::string kernel = "lpq_add_norm" + suffix(a.y) + suffix(a.x);
-  const auto launch = [&](const std::string& codes, const auto&... more_args) {
-    exec.launch_through(kernel + codes, {rows}, {threads}, static_cast<unsigned>(shared), a.h.data<float>(), more, gain,
-                        type_of(a.weight), shift, type_of(a.bias), a.x.raw(), width, a.scale, eps, a.offset, layer, vec,
-                        more_args...);
+  const auto launch = [&](const std::string& kernel, const auto&... more_args) {
+    exec.launch_through(kernel + suffix(a.y) + suffix(a.x), {rows}, {threads}, static_cast<unsigned>(shared),
+                        a.h.data<float>(), more, gain, type_of(a.weight), shift, type_of(a.bias), a.x.raw(), width,
+                        a.scale, eps, a.offset, layer, vec, more_args...);
   };
   if (a.codes && a.x.dtype != DType::f32) {
     unsigned char* const to = reinterpret_cast<unsigned char*>(a.codes.codes->raw());
     require(!vec || reinterpret_cast<uintptr_t>(to) % 4 == 0, "codes do not start at a multiple of 4 bytes");
-    launch(a.codes.codes->dtype == DType::i8 ? "_i8" : "_f8", to, a.codes.scales->data<float>(),
+    launch(a.codes.codes->dtype == DType::i8 ? "lpq_add_norm_i8" : "lpq_add_norm_f8", to, a.codes.scales->data<float>(),
            exec.fault("LPQ_NATIVE_NUMERICS", "activations hold NaN or infinity"));
     return exec.wrote(a.h, a.x, *a.codes.codes, *a.codes.scales);
   }
-  launch("");
+  launch("lpq_add_norm");
   exec.wrote(a.h, a.x);
   if (a.codes) a.codes.quantize(a.x, [&](const char* op, Call& made) { cuda_op_table().at(op)(made, exec); });
 }

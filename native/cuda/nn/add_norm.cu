@@ -133,7 +133,7 @@ LPQ_ADD_NORM(f16, f16, f16, f16)
 LPQ_ADD_NORM(bf16, bf16, bf16, bf16)
 
 #define LPQ_ADD_NORM_CODES(y_type, y_name, x_type, x_name, kind, name)                                            \
-  extern "C" __global__ void lpq_add_norm_##y_name##_##x_name##_##name(                                           \
+  extern "C" __global__ void lpq_add_norm_##name##_##y_name##_##x_name(                                           \
       float* h, const y_type* y, const void* weight, int weight_type, const void* bias, int bias_type, x_type* x, \
       int width, float scale, float eps, float offset, int layer, int vec, unsigned char* codes, float* scales,   \
       unsigned* fault) {                                                                                          \

@@ -77,7 +77,7 @@ bool gated_rows(const ops::GatedActivation& a, CudaExec& exec) {
       reinterpret_cast<uintptr_t>(a.codes.codes->raw()) % 8 == 0) {
     unsigned char* const to = reinterpret_cast<unsigned char*>(a.codes.codes->raw());
     const int64_t threads = std::clamp<int64_t>(div_up(width / wide, 4 * 32) * 32, 32, 512);
-    exec.launch_through("lpq_gated" + suffix(y) + (a.codes.codes->dtype == DType::i8 ? "_i8" : "_f8"), {rows},
+    exec.launch_through((a.codes.codes->dtype == DType::i8 ? "lpq_gated_i8" : "lpq_gated_f8") + suffix(y), {rows},
                         {threads}, 0, g, u, out, kind, static_cast<int>(width), gate_pitch, up_pitch, to,
                         a.codes.scales->data<float>(),
                         exec.fault("LPQ_NATIVE_NUMERICS", "activations hold NaN or infinity"));

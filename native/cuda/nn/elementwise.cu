@@ -172,7 +172,7 @@ LPQ_EACH_TYPE(LPQ_GATED)
 LPQ_EACH_TYPE(LPQ_GATED_ROWS)
 
 #define LPQ_GATED_CODES(type, name, is_float, codes_name)                                                  \
-  extern "C" __global__ void __launch_bounds__(512) lpq_gated_##name##_##codes_name(                       \
+  extern "C" __global__ void __launch_bounds__(512) lpq_gated_##codes_name##_##name(                       \
       const type* gate, const type* up, type* y, int act, int width, index_t gate_pitch, index_t up_pitch, \
       unsigned char* codes, float* scales, unsigned* fault) {                                              \
     gated_codes<type, is_float>(gate, up, y, act, width, gate_pitch, up_pitch, codes, scales, fault);      \

@@ -9,7 +9,10 @@ const known = new WeakMap<Layout, WeakMap<Layout, Int32Array | undefined>>();
  */
 export function pairs(a: Layout, b: Layout): Int32Array | undefined {
   let ofA = known.get(a);
-  if (!ofA) known.set(a, (ofA = new WeakMap()));
+  if (!ofA) {
+    ofA = new WeakMap();
+    known.set(a, ofA);
+  }
   if (!ofA.has(b)) ofA.set(b, find(a, b));
   return ofA.get(b);
 }
