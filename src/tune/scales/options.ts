@@ -1,0 +1,39 @@
+import type { MethodOption, OptionValues } from '../../quantize/option.js';
+
+/** How scales are trained on the model's end; what a checkpoint records of it beside the options of the command. */
+export interface ScaleOptions {
+  readonly steps: number;
+  /** How far a step goes at most, in shares of a scale; it rises over the first steps and falls to 0. */
+  readonly rate: number;
+  readonly warmUp: number;
+  readonly beta1: number;
+  readonly beta2: number;
+  readonly seed: number;
+}
+
+export const DEFAULT_SCALE_STEPS = 300;
+
+/** What no option of the command sets. */
+export const SCALE_DEFAULTS: Omit<ScaleOptions, 'steps' | 'seed'> = {
+  rate: 1e-3,
+  warmUp: 20,
+  beta1: 0.9,
+  beta2: 0.99,
+};
+
+/** Of methods whose scales can be trained. */
+export const SCALES_OPTION: MethodOption = {
+  field: 'tuneScales',
+  flags: '--tune-scales [steps]',
+  help: `afterwards train the group scales on the output of the whole model for so many steps, on the CPU (default: 0; ${DEFAULT_SCALE_STEPS} if you give no number)`,
+  takes: { least: 0, most: 100_000, integer: true },
+  otherwise: 0,
+  withoutActivations: 0,
+  bare: DEFAULT_SCALE_STEPS,
+};
+
+/** What the settings of a run ask for; undefined: no training. */
+export function scaleOptions({ tuneScales, seed }: OptionValues): ScaleOptions | undefined {
+  const steps = Number(tuneScales ?? 0);
+  return steps > 0 ? { ...SCALE_DEFAULTS, steps, seed: Number(seed ?? 0) } : undefined;
+}
