@@ -118,6 +118,12 @@ export class SafetensorsWriter {
     this.flush(name, data.byteLength);
   }
 
+  /** Writes a tensor that was written whole, or adopted, once more. */
+  async rewrite(name: string, data: TensorData): Promise<void> {
+    await this.run((slot) => slot.rewrite(data), name);
+    this.flush(name, data.byteLength);
+  }
+
   /**
    * Writes rows (along the first dimension) `firstRow` and following. Each row once, in any order; in ascending order
    * the hash is computed on the way, else by reading back at the end.

@@ -1,5 +1,6 @@
 import type { Method } from '../quantize/method.js';
 import { TUNE_OPTION, tuneOptions } from '../tune/options.js';
+import { furtherSequences, SCALES_OPTION, scaleOptions } from '../tune/scales/options.js';
 import { type ColumnOrder, GPTQ_DEFAULTS, SPARSE_ALPHA } from './options.js';
 
 /** The settings of the command line that are the solver's. */
@@ -61,11 +62,17 @@ export const gptq: Method = {
       otherwise: 'bf16',
     },
     TUNE_OPTION,
+    SCALES_OPTION,
   ],
   products: ({ products }) => products as 'bf16' | 'f32',
-  cpuOnly: (settings) => (tuneOptions(settings) ? '--tune' : undefined),
+  cpuOnly: (settings) => (tuneOptions(settings) ? '--tune' : scaleOptions(settings) && '--tune-scales'),
+  wholeModel: (settings) => scaleOptions(settings) && '--tune-scales',
+  further: (settings) => (scaleOptions(settings) ? furtherSequences(settings) : 0),
+  async checkPlan(source, settings, plan) {
+    if (scaleOptions(settings)) (await import('../tune/scales/check.js')).requireTrainedScales(source, plan);
+  },
   async quantizer(settings) {
-    const tune = tuneOptions(settings);
+    const [tune, scales] = [tuneOptions(settings), scaleOptions(settings)];
     const { order, damp, gptaq, scaleSign, moeCoverage } = settings as unknown as Given;
     const { gptqQuantizer } = await import('./quantizer.js');
     const solver = gptqQuantizer({
@@ -76,6 +83,7 @@ export const gptq: Method = {
       bothSigns: scaleSign === 'either',
       coverage: moeCoverage,
     });
-    return tune ? (await import('../tune/quantizer.js')).tuned(solver, tune) : solver;
+    const trained = tune ? (await import('../tune/quantizer.js')).tuned(solver, tune) : solver;
+    return scales ? (await import('../tune/scales/quantizer.js')).withTrainedScales(trained, scales) : trained;
   },
 };

@@ -28,6 +28,10 @@ export interface Method {
    * the whole model for it.
    */
   readonly codes?: { readonly block: number };
+  /** The option by which it goes on with the whole model at the end, for which it reads all of the source again and again. */
+  wholeModel?(settings: OptionValues): string | undefined;
+  /** How many calibration sequences it wants beyond the samples, as far as the text has them. */
+  further?(settings: OptionValues): number;
   /** Number format of the CPU's products (NativeRuntime.products) until weights are solved; default f32. */
   products?(settings: OptionValues): NativeRuntime['products'];
   /** Throws LPQ_USAGE for settings that contradict each other. */

@@ -26,6 +26,7 @@ import { recordOf, requireStatistics } from './from-statistics.js';
 import { runIdentity } from './identity.js';
 import { linearsOf } from './linears.js';
 import { quantizeModel } from './model.js';
+import type { ScaleTraining } from './model-task.js';
 import { declareModule, planQuantization } from './plan.js';
 import { Progress } from './progress.js';
 import type { Quantizer } from './quantizer.js';
@@ -36,6 +37,7 @@ import type { ModuleRule } from './rules.js';
 import { earlierRun, RunLog } from './run-log.js';
 import type { QuantScheme } from './scheme.js';
 import { SourceView } from './source-view.js';
+import { solveWholeModel } from './whole-model.js';
 
 /** What is quantized and how; everything the output's bytes depend on. */
 export interface QuantizeRequest {
@@ -78,6 +80,8 @@ export interface QuantizeSummary {
   readonly modules: readonly ModuleLine[];
   readonly bitsPerWeight: number;
   readonly carried: number;
+  /** What the method did to the model as a whole. */
+  readonly scaleTraining?: ScaleTraining;
 }
 
 /** Throws LPQ_USAGE for a coverage of experts that a model does not have. */
@@ -173,6 +177,7 @@ export async function quantizeCheckpoint(
         };
         await quantizeModel(context, rts, request, source, graph, events, progress, kept);
         await carrying.finish();
+        const scaleTraining = await solveWholeModel(rts, request, source, graph, schemes, events, progress);
         await timed(events, 'write', async () => {
           await progress?.settle();
           const manifest = await writer.finish(recorded);
@@ -181,7 +186,8 @@ export async function quantizeCheckpoint(
           await log?.close();
           await output.commit();
         });
-        return summarize([...(kept?.lines() ?? []), ...progress.lines], carried.length, canonical.modules);
+        const summary = summarize([...(kept?.lines() ?? []), ...progress.lines], carried.length, canonical.modules);
+        return { ...summary, ...(scaleTraining && { scaleTraining }) };
       } catch (error) {
         await progress?.stop();
         await log?.close();

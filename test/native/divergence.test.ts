@@ -29,7 +29,7 @@ test('divergence of next-token distributions and its gradient; the same bytes on
     [4, 300, 6],
   ] as const) {
     const [y, z] = [random.normals(t * v, scale), random.normals(t * v, scale)];
-    const made = [];
+    const made: number[][] = [];
     for (const threads of [2, 1, 3]) {
       const on = threads === 2 ? rt : createRuntime(threads);
       const [dlogits, sums] = [poisoned('f32', [t, v]), poisoned('f64', [t])];

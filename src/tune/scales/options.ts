@@ -13,6 +13,9 @@ export interface ScaleOptions {
 
 export const DEFAULT_SCALE_STEPS = 300;
 
+/** Tokens of a step, and how many batches of so many are held out at most, to choose the step. */
+export const [STEP_TOKENS, HELD_MOST] = [4096, 8];
+
 /** What no option of the command sets. */
 export const SCALE_DEFAULTS: Omit<ScaleOptions, 'steps' | 'seed'> = {
   rate: 1e-3,
@@ -36,4 +39,10 @@ export const SCALES_OPTION: MethodOption = {
 export function scaleOptions({ tuneScales, seed }: OptionValues): ScaleOptions | undefined {
   const steps = Number(tuneScales ?? 0);
   return steps > 0 ? { ...SCALE_DEFAULTS, steps, seed: Number(seed ?? 0) } : undefined;
+}
+
+/** Sequences for every step and those held out. */
+export function furtherSequences({ tuneScales, seqLen }: OptionValues): number {
+  const each = Math.max(1, Math.floor(STEP_TOKENS / Number(seqLen)));
+  return each * (Number(tuneScales) + HELD_MOST);
 }

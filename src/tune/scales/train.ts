@@ -4,15 +4,13 @@ import { batchSequences, disposeBatch, type TokenBatch } from '../../model/batch
 import { loadOuter } from '../../model/forward.js';
 import { disposeWeights } from '../../model/weights.js';
 import type { ModelTask, ScaleTraining, SolvedModel } from '../../quantize/model-task.js';
-import type { ScaleOptions } from './options.js';
+import { HELD_MOST, type ScaleOptions, STEP_TOKENS } from './options.js';
 import { Student } from './student.js';
 import { batchesAtOnce, teach } from './teacher.js';
 import { hasTrainedScales, TrainedScales } from './trained-scales.js';
 
-/** Tokens of a step. */
-export const STEP_TOKENS = 4096;
-/** Batches that only choose the step: this share of all, up to so many; and how often they are asked. */
-const [HELD_SHARE, HELD_MOST, LOOKS] = [1 / 8, 8, 20];
+/** The share of the batches that only choose the step, up to a most, and how often they are asked. */
+const [HELD_SHARE, LOOKS] = [1 / 8, 20];
 
 type Look = ScaleTraining['curve'][number];
 
@@ -91,7 +89,7 @@ async function descend(
         sum += await student.gradient(batch, targets[i] as Tensor);
         since += batch.tokens;
         tokens += batch.tokens;
-        const share = Math.min((step + 1) / warmUp, 1) * (1 - step / steps);
+        const share = Math.min((step + 1) / Math.min(warmUp, steps / 10), 1) * (1 - step / steps);
         for (const each of scales.values()) each.step({ step: step + 1, rate: rate * share, beta1, beta2 });
         const done = step + 1;
         if (Math.floor((done * LOOKS) / steps) === Math.floor((step * LOOKS) / steps)) continue;

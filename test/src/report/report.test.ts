@@ -59,6 +59,7 @@ function report(modules: ReportModule[], over: Partial<Report> = {}): Report {
     waits: { read: 1, write: 0.5 },
     machine: { cpu: 'a CPU', cores: 2, memory: 8e9, device: 'cpu' },
     evaluations: [],
+    scaleTraining: null,
     ...over,
   } satisfies Report);
 }
