@@ -3,7 +3,7 @@ import type { MethodOption, OptionValues } from '../../quantize/option.js';
 /** How scales are trained on the model's end; what a checkpoint records of it beside the options of the command. */
 export interface ScaleOptions {
   readonly steps: number;
-  /** How far a step goes at most, in shares of a scale; it rises over the first steps and falls to 0. */
+  /** How far a step moves the outermost points of a grid, in distances of its points; it rises over the first steps and falls to 0. */
   readonly rate: number;
   readonly warmUp: number;
   readonly beta1: number;
@@ -18,7 +18,7 @@ export const [STEP_TOKENS, HELD_MOST] = [4096, 8];
 
 /** What no option of the command sets. */
 export const SCALE_DEFAULTS: Omit<ScaleOptions, 'steps' | 'seed'> = {
-  rate: 1e-3,
+  rate: 0.032,
   warmUp: 20,
   beta1: 0.9,
   beta2: 0.99,

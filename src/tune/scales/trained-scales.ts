@@ -6,7 +6,7 @@ import type { QuantizedModule } from '../../quantize/result.js';
 import { dequantizeResult } from '../../quantize/stored.js';
 import { tuneOps } from '../ops.js';
 
-/** One step of Adam: of all steps the how manyth, and how far it goes, in shares of a scale. */
+/** One step of Adam: of all steps the how manyth, and how far it moves the outermost points of a grid, in distances of its points. */
 export interface AdamStep {
   readonly step: number;
   readonly rate: number;
@@ -69,7 +69,8 @@ export class TrainedScales {
   /** Against the gradient, which is 0 afterwards. */
   step(p: AdamStep): void {
     const { f, g, m, v } = this.state;
-    tuneOps.adam(this.rt, { f, g, m, v }, { ...p, eps: EPSILON, least: LEAST, most: MOST });
+    const rate = p.rate / 2 ** (this.module.scheme.type.bits - 1);
+    tuneOps.adam(this.rt, { f, g, m, v }, { ...p, rate, eps: EPSILON, least: LEAST, most: MOST });
   }
 
   /** The factors are the best so far. */
