@@ -68,6 +68,10 @@ export const gptq: Method = {
   cpuOnly: (settings) => (tuneOptions(settings) ? '--tune' : scaleOptions(settings) && '--tune-scales'),
   wholeModel: (settings) => scaleOptions(settings) && '--tune-scales',
   further: (settings) => (scaleOptions(settings) ? furtherSequences(settings) : 0),
+  extraNeeds: async (graph, plan, modules, settings) =>
+    tuneOptions(settings) || scaleOptions(settings)
+      ? (await import('../tune/estimate.js')).trainingNeeds(graph, plan, modules, settings)
+      : { operations: 0, beside: 0, after: 0 },
   async checkPlan(source, settings, plan) {
     if (scaleOptions(settings)) (await import('../tune/scales/check.js')).requireTrainedScales(source, plan);
   },

@@ -1,6 +1,8 @@
 import type { SourceCheckpoint } from '../../formats/canonical/source.js';
 import type { NativeRuntime } from '../../native/binding.js';
 import type { Calibration } from '../calibrate/text.js';
+import type { ModelPlan } from '../model/plan.js';
+import type { ModelGraph } from '../model/program.js';
 import type { MethodOption, OptionValues } from './option.js';
 import type { ModulePlan } from './plan.js';
 import type { Quantizer } from './quantizer.js';
@@ -40,8 +42,17 @@ export interface Method {
   checkPlan?(source: SourceCheckpoint, settings: OptionValues, plan: ModulePlan): Promise<void>;
   /** What solves: a feed, or a whole block (quantizer.ts). */
   quantizer(settings: OptionValues): Promise<Quantizer>;
+  /** What settings take beside what quantizer() does with feeds; absent: nothing. */
+  extraNeeds?(graph: ModelGraph, plan: ModelPlan, modules: ModulePlan, settings: OptionValues): Promise<ExtraNeeds>;
   /** What is decided about the whole model before weights are solved, as a part of the request. */
   prepare?(work: Preparation): Promise<Partial<QuantizeRequest>>;
+}
+
+/** Floating-point operations of products; bytes beside the largest block while it is solved, and of what comes after all blocks. */
+export interface ExtraNeeds {
+  readonly operations: number;
+  readonly beside: number;
+  readonly after: number;
 }
 
 /** What a method prepares with. */

@@ -5,11 +5,16 @@ import type { BlockWeights } from '../../model/program.js';
 import type { ModelTask } from '../../quantize/model-task.js';
 
 /** Bytes of what the unquantized model's head reads, and of the streams before it, that are held at a time. */
-const HELD_BYTES = 2 ** 29;
+export const HELD_BYTES = 2 ** 29;
+
+/** Of a batch of so many tokens. */
+export function heldBytes({ graph, plan }: Pick<ModelTask, 'graph' | 'plan'>, tokens: number): number {
+  return 4 * tokens * (graph.stream + plan.head.k);
+}
 
 /** How many batches of so many tokens the unquantized model takes at once. */
-export function batchesAtOnce({ graph, plan }: Pick<ModelTask, 'graph' | 'plan'>, tokens: number): number {
-  return Math.max(1, Math.floor(HELD_BYTES / (4 * tokens * (graph.stream + plan.head.k))));
+export function batchesAtOnce(task: Pick<ModelTask, 'graph' | 'plan'>, tokens: number): number {
+  return Math.max(1, Math.floor(HELD_BYTES / heldBytes(task, tokens)));
 }
 
 /** What the unquantized model's head reads of batches, f32 [T,K] each. The caller disposes of them. */

@@ -4,13 +4,14 @@ import { batchSequences, disposeBatch, type TokenBatch } from '../../model/batch
 import { loadOuter } from '../../model/forward.js';
 import { disposeWeights } from '../../model/weights.js';
 import type { ModelTask, ScaleTraining, SolvedModel } from '../../quantize/model-task.js';
+import { LOOKS } from './estimate.js';
 import { HELD_MOST, type ScaleOptions, STEP_TOKENS } from './options.js';
 import { Student } from './student.js';
 import { batchesAtOnce, teach } from './teacher.js';
 import { hasTrainedScales, TrainedScales } from './trained-scales.js';
 
-/** The share of the batches that only choose the step, up to a most, and how often they are asked. */
-const [HELD_SHARE, LOOKS] = [1 / 8, 20];
+/** The share of the batches that only choose the step, up to a most. */
+const HELD_SHARE = 1 / 8;
 
 type Look = ScaleTraining['curve'][number];
 

@@ -31,7 +31,7 @@ test('no steps, no training', () => {
   assert.deepEqual(tuneOptions({ tune: 7, seed: 3 }), { ...TUNE_DEFAULTS, steps: 7, seed: 3 });
 });
 
-test('--tune alone takes 200 steps; no time is foretold for it; rounding to the nearest has none', () => {
+test('--tune alone takes 200 steps; the least time of training is foretold; rounding to the nearest has none', () => {
   const model = path.join(root, 'share', 'tiny-llama');
   const run = (...options: string[]) =>
     spawnSync(
@@ -43,7 +43,9 @@ test('--tune alone takes 200 steps; no time is foretold for it; rounding to the 
       },
     );
   assert.match(run('--tune', '--print-recipe').stdout, /^tune: 200$/m);
-  assert.match(run('--tune', '--dry-run', '--timed').stderr, /--timed does not know how long --method gptq trains/);
+  const told = (...options: string[]) => run('--dry-run', '--timed', '--samples', '8', ...options).stdout;
+  assert.match(told('--tune', '20'), /^.*about .* of memory, about .* or more, block 0 took/m);
+  assert.match(told('--tune-scales', '20'), /^.*about .* of memory, about .* or more, block 0 took/m);
   assert.match(run('--tune', '5', '--method', 'rtn').stderr, /--tune has no effect with --method rtn/);
   assert.match(run('--tune', '-1').stderr, /--tune does not take '-1'/);
 });
