@@ -263,10 +263,11 @@ export class SafetensorsWriter {
   }
 }
 
-/** Writes a few tensors to DIR/NAME.safetensors in one call. Errors as SafetensorsWriter. */
+/** Writes a few tensors, and words of `metadata`, to DIR/NAME.safetensors in one call. Errors as SafetensorsWriter. */
 export async function writeSafetensors(
   file: string,
   tensors: readonly (TensorSpec & { readonly data: TensorData })[],
+  metadata?: Readonly<Record<string, string>>,
 ): Promise<WrittenTensors> {
   const stem = path.basename(file).replace(/\.safetensors$/, '');
   if (stem === path.basename(file))
@@ -274,6 +275,7 @@ export async function writeSafetensors(
   const writer = await SafetensorsWriter.create(path.dirname(file), tensors, {
     stem,
     maxShardBytes: Number.POSITIVE_INFINITY,
+    ...(metadata && { metadata }),
   });
   for (const { name, data } of tensors) await writer.write(name, data);
   return writer.finish();

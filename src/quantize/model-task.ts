@@ -2,6 +2,7 @@ import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import type { ModelPlan } from '../model/plan.js';
 import type { ModelGraph } from '../model/program.js';
 import type { WeightSource } from '../model/source.js';
+import type { ModelState } from './model-state.js';
 import type { QuantizedModule } from './result.js';
 
 /** A model whose modules are all quantized, for a method that goes on with it as a whole (Quantizer.solveModel). */
@@ -17,6 +18,8 @@ export interface ModelTask {
   readonly sequences: readonly Int32Array[];
   /** How many of them the modules have seen. */
   readonly seen: number;
+  /** Where steps stand, kept for a run that is stopped. */
+  readonly state?: ModelState;
   /** To be called before each of `of` steps: throws where the run is to stop. */
   check(step: number, of: number): void;
 }

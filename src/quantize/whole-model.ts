@@ -2,6 +2,7 @@ import type { NativeRuntime } from '../../native/binding.js';
 import { planSource } from '../model/graph.js';
 import type { ModelGraph } from '../model/program.js';
 import type { QuantizeEvents } from './events.js';
+import { ModelState } from './model-state.js';
 import type { ScaleTraining } from './model-task.js';
 import { linearsToQuantize } from './plan.js';
 import type { Progress } from './progress.js';
@@ -11,13 +12,19 @@ import type { QuantizeRequest } from './run.js';
 import type { QuantScheme } from './scheme.js';
 import type { SourceView } from './source-view.js';
 
+/** What is gone on with; `root`: of the partial output. */
+interface Whole {
+  readonly rts: readonly NativeRuntime[];
+  readonly graph: ModelGraph;
+  readonly source: SourceView;
+  readonly schemes: ReadonlyMap<string, QuantScheme>;
+  readonly root: string;
+}
+
 /** What a method does to the model as a whole, once all modules are written: their scales, in the place of those. On the first device. */
 export async function solveWholeModel(
-  rts: readonly NativeRuntime[],
+  { rts, graph, source, schemes, root }: Whole,
   { quantizer, calibration, lmHead }: QuantizeRequest,
-  source: SourceView,
-  graph: ModelGraph,
-  schemes: ReadonlyMap<string, QuantScheme>,
   events: QuantizeEvents,
   progress: Progress,
 ): Promise<ScaleTraining | undefined> {
@@ -34,6 +41,7 @@ export async function solveWholeModel(
     const { scales, training } = await quantizer.solveModel({
       ...{ rt, graph, plan: planSource(source), source, modules },
       ...{ sequences: [...sequences, ...further], seen: sequences.length },
+      state: new ModelState(root),
       check: (step, of) => events.onModelStep?.(step, of),
     });
     try {

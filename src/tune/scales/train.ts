@@ -2,6 +2,7 @@ import type { Tensor } from '../../../native/binding.js';
 import { Random } from '../../calibrate/random.js';
 import { batchSequences, disposeBatch, type TokenBatch } from '../../model/batch.js';
 import { loadOuter } from '../../model/forward.js';
+import type { BlockWeights } from '../../model/program.js';
 import { disposeWeights } from '../../model/weights.js';
 import type { ModelTask, ScaleTraining, SolvedModel } from '../../quantize/model-task.js';
 import { LOOKS } from './estimate.js';
@@ -44,18 +45,31 @@ export async function trainScales(task: ModelTask, options: ScaleOptions): Promi
       for (const [i, batch] of judges.entries()) sum += await student.loss(batch, held[i] as Tensor);
       return sum / tokensOf(judges);
     };
-    const curve: Look[] = [{ step: 0, loss: await judge(), training: null }];
-    let best = curve[0] as Look;
-    const tokens = await descend(task, outer, student, scales, trained, options, async (step, training) => {
-      const look = { step, loss: await judge(), training };
-      curve.push(look);
-      if (look.loss >= best.loss) return;
-      best = look;
-      for (const each of scales.values()) each.keep();
+    const at: Standing = { step: 0, tokens: 0, curve: [] };
+    await task.state?.load(async ({ note, tensor }) => {
+      Object.assign(at, JSON.parse(note));
+      for (const [name, each] of scales) each.restore(name, tensor);
+      await rt.sync();
+    });
+    if (at.curve.length === 0) at.curve.push({ step: 0, loss: await judge(), training: null });
+    const descent = { task, outer, student, scales, batches: trained, options };
+    await descend(descent, at, async (training) => {
+      const least = Math.min(...at.curve.map(({ loss }) => loss));
+      const loss = await judge();
+      at.curve.push({ step: at.step, loss, training });
+      if (loss < least) for (const each of scales.values()) each.keep();
+      await rt.sync();
+      await task.state?.save(
+        at.step,
+        new Map([...scales].flatMap(([name, each]) => each.saved(name))),
+        JSON.stringify(at),
+      );
     });
     const made = new Map([...scales].map(([name, each]) => [name, each.result()]));
-    const { steps } = options;
-    return { scales: made, training: { steps, kept: best.step, tokens, heldOut: tokensOf(judges), curve } };
+    const { curve, tokens } = at;
+    const best = curve.reduce((least, look) => (look.loss < least.loss ? look : least));
+    const training = { steps: options.steps, kept: best.step, tokens, heldOut: tokensOf(judges), curve };
+    return { scales: made, training };
   } finally {
     for (const tensor of held) tensor.dispose();
     for (const batch of batches) disposeBatch(batch);
@@ -64,42 +78,54 @@ export async function trainScales(task: ModelTask, options: ScaleOptions): Promi
   }
 }
 
-/** The steps; `onLook` after some of them, with the mean loss of those since the one before. Returns how many tokens they were on. */
+/** What steps are taken with. */
+interface Descent {
+  readonly task: ModelTask;
+  readonly outer: BlockWeights;
+  readonly student: Student;
+  readonly scales: ReadonlyMap<string, TrainedScales>;
+  readonly batches: readonly TokenBatch[];
+  readonly options: ScaleOptions;
+}
+
+/** Where they stand: how many were taken, and on how many tokens. */
+interface Standing {
+  step: number;
+  tokens: number;
+  readonly curve: Look[];
+}
+
+/** Takes the steps that are left; `onLook` after some of them, with the mean loss of those since the look before. */
 async function descend(
-  task: ModelTask,
-  outer: Parameters<typeof teach>[1],
-  student: Student,
-  scales: ReadonlyMap<string, TrainedScales>,
-  batches: readonly TokenBatch[],
-  { steps, rate, warmUp, beta1, beta2, seed }: ScaleOptions,
-  onLook: (step: number, training: number) => Promise<void>,
-): Promise<number> {
+  { task, outer, student, scales, batches, options }: Descent,
+  at: Standing,
+  onLook: (training: number) => Promise<void>,
+): Promise<void> {
+  const { steps, rate, warmUp, beta1, beta2, seed } = options;
   const random = new Random(seed);
   const order: TokenBatch[] = [];
   while (order.length < steps) for (const i of random.shuffled(batches.length)) order.push(batches[i] as TokenBatch);
   const atOnce = batchesAtOnce(task, STEP_TOKENS);
-  let [tokens, sum, since] = [0, 0, 0];
-  for (let first = 0; first < steps; first += atOnce) {
-    const part = order.slice(first, Math.min(steps, first + atOnce));
-    task.check(first, steps);
+  let [sum, since] = [0, 0];
+  while (at.step < steps) {
+    task.check(at.step, steps);
+    const part = order.slice(at.step, Math.min(steps, at.step + atOnce));
     const targets = await teach(task, outer, part);
     try {
       for (const [i, batch] of part.entries()) {
-        const step = first + i;
-        task.check(step, steps);
+        task.check(at.step, steps);
         sum += await student.gradient(batch, targets[i] as Tensor);
         since += batch.tokens;
-        tokens += batch.tokens;
-        const share = Math.min((step + 1) / Math.min(warmUp, steps / 10), 1) * (1 - step / steps);
-        for (const each of scales.values()) each.step({ step: step + 1, rate: rate * share, beta1, beta2 });
-        const done = step + 1;
-        if (Math.floor((done * LOOKS) / steps) === Math.floor((step * LOOKS) / steps)) continue;
-        await onLook(done, sum / since);
+        at.tokens += batch.tokens;
+        const share = Math.min((at.step + 1) / Math.min(warmUp, steps / 10), 1) * (1 - at.step / steps);
+        at.step++;
+        for (const each of scales.values()) each.step({ step: at.step, rate: rate * share, beta1, beta2 });
+        if (Math.floor((at.step * LOOKS) / steps) === Math.floor(((at.step - 1) * LOOKS) / steps)) continue;
+        await onLook(sum / since);
         [sum, since] = [0, 0];
       }
     } finally {
       for (const tensor of targets) tensor.dispose();
     }
   }
-  return tokens;
 }

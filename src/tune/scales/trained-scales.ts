@@ -16,6 +16,8 @@ export interface AdamStep {
 
 /** Far below any gradient that matters, which are of a mean over tokens. */
 const EPSILON = 1e-12;
+/** What a state of the steps is made of. */
+const KEPT = ['f', 'm', 'v', 'best'] as const;
 /** How far a factor can go. */
 const [LEAST, MOST] = [0.25, 4];
 
@@ -81,6 +83,21 @@ export class TrainedScales {
   /** The best scales as they are stored. The caller disposes of them. */
   result(): Tensor {
     return this.stored(this.state.best);
+  }
+
+  /** What steps go on from, by names of this module. */
+  saved(name: string): [string, Tensor][] {
+    return KEPT.map((each) => [`${name}.${each}`, this.state[each]]);
+  }
+
+  /** Goes on from what saved() gave. */
+  restore(name: string, tensor: (name: string) => Tensor): void {
+    for (const each of KEPT) {
+      const from = tensor(`${name}.${each}`);
+      const here = this.rt.upload(from);
+      ops.cast(this.rt, here, this.state[each]);
+      for (const one of [here, from]) one.dispose();
+    }
   }
 
   /** The gradient f32 [N,G] with respect to the factors, so far. */

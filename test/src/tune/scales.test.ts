@@ -64,12 +64,21 @@ test('scales change, codes do not; the kept step has the least loss; the same by
   const output = path.join(scratch(), 'out');
   const stop = { onModelStep: (step: number) => assert.notEqual(step, 5, 'stopped here') };
   await assert.rejects(quantizeCheckpoint([createRuntime(1)], request('llama', output), stop), /stopped here/);
+  assert.deepEqual(
+    readdirSync(`${output}.partial`).filter((file) => /state/.test(file)),
+    ['state-5.safetensors'],
+  );
   let blocks = 0;
-  const onResume = (found: { blocks: number }) => {
-    blocks = found.blocks;
-  };
-  const resumed = await run(request('llama', output, { partial: 'resume' }), 2, { onResume });
-  assert.equal(blocks, two.manifest.provenance ? 2 : 0);
+  const took: number[] = [];
+  const resumed = await run(request('llama', output, { partial: 'resume' }), 2, {
+    onResume: (found) => {
+      blocks = found.blocks;
+    },
+    onModelStep: (step) => took.push(step),
+  });
+  assert.equal(blocks, 2);
+  assert.deepEqual([...new Set(took)], [5, 6, 7, 8, 9, 10, 11]);
+  assert.deepEqual(resumed.summary.scaleTraining, two.summary.scaleTraining);
   assert.deepEqual(resumed.manifest, two.manifest);
   assert.ok(resumed.bytes.equals(two.bytes));
 });
