@@ -1,6 +1,5 @@
 import type { Method } from '../quantize/method.js';
-import { TUNE_OPTION, tuneOptions } from '../tune/options.js';
-import { furtherSequences, SCALES_OPTION, scaleOptions } from '../tune/scales/options.js';
+import { training } from '../tune/method.js';
 import { type ColumnOrder, GPTQ_DEFAULTS, SPARSE_ALPHA } from './options.js';
 
 /** The settings of the command line that are the solver's. */
@@ -16,6 +15,7 @@ interface Given {
 export const gptq: Method = {
   name: 'gptq',
   needs: 'statistics',
+  ...training,
   options: [
     {
       field: 'order',
@@ -61,22 +61,10 @@ export const gptq: Method = {
       takes: ['bf16', 'f32'],
       otherwise: 'bf16',
     },
-    TUNE_OPTION,
-    SCALES_OPTION,
+    ...training.options,
   ],
   products: ({ products }) => products as 'bf16' | 'f32',
-  cpuOnly: (settings) => (tuneOptions(settings) ? '--tune' : scaleOptions(settings) && '--tune-scales'),
-  wholeModel: (settings) => scaleOptions(settings) && '--tune-scales',
-  further: (settings) => (scaleOptions(settings) ? furtherSequences(settings) : 0),
-  extraNeeds: async (graph, plan, modules, settings) =>
-    tuneOptions(settings) || scaleOptions(settings)
-      ? (await import('../tune/estimate.js')).trainingNeeds(graph, plan, modules, settings)
-      : { operations: 0, beside: 0, after: 0 },
-  async checkPlan(source, settings, plan) {
-    if (scaleOptions(settings)) (await import('../tune/scales/check.js')).requireTrainedScales(source, plan);
-  },
   async quantizer(settings) {
-    const [tune, scales] = [tuneOptions(settings), scaleOptions(settings)];
     const { order, damp, gptaq, scaleSign, moeCoverage } = settings as unknown as Given;
     const { gptqQuantizer } = await import('./quantizer.js');
     const solver = gptqQuantizer({
@@ -87,7 +75,6 @@ export const gptq: Method = {
       bothSigns: scaleSign === 'either',
       coverage: moeCoverage,
     });
-    const trained = tune ? (await import('../tune/quantizer.js')).tuned(solver, tune) : solver;
-    return scales ? (await import('../tune/scales/quantizer.js')).withTrainedScales(trained, scales) : trained;
+    return (await import('../tune/trained.js')).trained(solver, settings);
   },
 };

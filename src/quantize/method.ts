@@ -19,9 +19,9 @@ export interface Method {
   readonly summary?: string;
   /**
    * What it looks at: weights alone; second moments of inputs too, which may have been saved (--stats); or what a forward
-   * pass computes.
+   * pass computes. A function where settings decide; none of them: the least.
    */
-  readonly needs: 'weights' | 'statistics' | 'activations';
+  readonly needs: Needs | ((settings: OptionValues) => Needs);
   readonly options: readonly MethodOption[];
   /** Computes on the CPU only, always or where settings have what is returned, an option with its value. */
   readonly cpuOnly?: true | ((settings: OptionValues) => string | undefined);
@@ -46,6 +46,13 @@ export interface Method {
   extraNeeds?(graph: ModelGraph, plan: ModelPlan, modules: ModulePlan, settings: OptionValues): Promise<ExtraNeeds>;
   /** What is decided about the whole model before weights are solved, as a part of the request. */
   prepare?(work: Preparation): Promise<Partial<QuantizeRequest>>;
+}
+
+export type Needs = 'weights' | 'statistics' | 'activations';
+
+/** What a method looks at with these settings. */
+export function needsOf({ needs }: Pick<Method, 'needs'>, settings: OptionValues = {}): Needs {
+  return typeof needs === 'function' ? needs(settings) : needs;
 }
 
 /** Floating-point operations of products; bytes beside the largest block while it is solved, and of what comes after all blocks. */
