@@ -1,8 +1,8 @@
 // Vector-Jacobian products: linear_input_gradient, linear_weight_gradient, rmsnorm_backward, layernorm_backward,
 // rope_backward, attention_backward, activation_backward, gated_activation_backward, clamped_swiglu_backward,
-// limited_gate_backward, xielu_backward, soft_cap_backward, output_error, divergence; of layers with a state in backward_recurrent.h. CPU only;
-// activations and gradients f32. `dy` is the gradient of a loss with respect to y, the forward operation's output; dx
-// is with respect to x.
+// limited_gate_backward, xielu_backward, soft_cap_backward, output_error, divergence; of layers with a state in
+// backward_recurrent.h. CPU only; activations and gradients f32. `dy` is the gradient of a loss with respect to y, the
+// forward operation's output; dx is with respect to x.
 #pragma once
 #include "ops/attention.h"
 #include "ops/elementwise.h"
@@ -167,7 +167,8 @@ struct XieluBackward : Arguments {
   }
 };
 
-// Of soft_cap, from its output: dx = (1 - (y / cap)^2) scale dy, without a cap scale dy; any equal shapes; dx may be dy.
+// Of soft_cap, from its output: dx = (1 - (y / cap)^2) scale dy, without a cap scale dy; any equal shapes; dx may be
+// dy.
 struct SoftCapBackward : Arguments {
   const Tensor& y = input("y", {f32});
   const Tensor& dy = input("dy", {f32}, y.shape);

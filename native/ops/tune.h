@@ -82,9 +82,9 @@ struct TuneStep : Arguments {
   explicit TuneStep(const Call& call) : Arguments(call, "tune_step") { done(); }
 };
 
-// The gradient with respect to factors of scales, codes and zeros fixed: dw, w f32 [N,K], a weight and the gradient with
-// respect to it, f f32 [N,G] the factors that w has, g f32 [N,G] += sum over the group of dw w / f, added in f64 in
-// order.
+// The gradient with respect to factors of scales, codes and zeros fixed: dw, w f32 [N,K], a weight and the gradient
+// with respect to it, f f32 [N,G] the factors that w has, g f32 [N,G] += sum over the group of dw w / f, added in f64
+// in order.
 struct TuneScaleGradient : Arguments {
   const Tensor& dw = input("dw", {f32}, {-1, -1});
   TuneGroups of = TuneGroups::read(*this, dw);
