@@ -5,8 +5,8 @@ import type { ExtraNeeds } from '../quantize/method.js';
 import type { OptionValues } from '../quantize/option.js';
 import type { ModulePlan } from '../quantize/plan.js';
 import { withoutGradient } from './block.js';
-import { tuneOptions } from './options.js';
-import { blockOperations, LOOKS, madeFloats, scaleMemory, scaleOperations } from './scales/estimate.js';
+import { LOOKS, tuneOptions } from './options.js';
+import { blockOperations, madeFloats, scaleMemory, scaleOperations } from './scales/estimate.js';
 import { STEP_TOKENS, scaleOptions } from './scales/options.js';
 
 /** What training takes beside what the method before it does: of blocks, and of scales when they are done. */

@@ -6,8 +6,12 @@ import type { ModulePlan } from '../../quantize/plan.js';
 import { HELD_MOST, STEP_TOKENS } from './options.js';
 import { HELD_BYTES, heldBytes } from './teacher.js';
 
-/** How often the held-out batches are asked. */
-export const LOOKS = 20;
+/** How often the held-out batches are asked: every so many steps, but at most so often. */
+const [STEPS_A_LOOK, MOST_LOOKS] = [10, 20];
+
+export function looksOf(steps: number): number {
+  return Math.min(MOST_LOOKS, Math.ceil(steps / STEPS_A_LOOK));
+}
 
 /** Operations of the products of a token through a block's linears, forward; an expert sees its share of the tokens. */
 export function blockOperations(block: Block, plan: BlockPlan | undefined): number {
@@ -30,7 +34,7 @@ export function scaleOperations({ blocks, head }: ModelGraph, { blocks: plans }:
   const own = blocks.filter(({ predicts }) => !predicts);
   const inside = own.reduce((sum, block) => sum + blockOperations(block, plans[block.index]), 0);
   const end = 2 * head.n * head.k;
-  const looks = (1 + Math.min(steps, LOOKS)) * HELD_MOST;
+  const looks = (1 + looksOf(steps)) * HELD_MOST;
   return STEP_TOKENS * (steps * (5 * inside + 3 * end) + looks * (inside + 2 * end));
 }
 

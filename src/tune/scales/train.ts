@@ -5,7 +5,7 @@ import { loadOuter } from '../../model/forward.js';
 import type { BlockWeights } from '../../model/program.js';
 import { disposeWeights } from '../../model/weights.js';
 import type { ModelTask, ScaleTraining, SolvedModel } from '../../quantize/model-task.js';
-import { LOOKS } from './estimate.js';
+import { looksOf } from './estimate.js';
 import { HELD_MOST, type ScaleOptions, STEP_TOKENS } from './options.js';
 import { Student } from './student.js';
 import { batchesAtOnce, teach } from './teacher.js';
@@ -105,6 +105,7 @@ async function descend(
   const random = new Random(seed);
   const order: TokenBatch[] = [];
   while (order.length < steps) for (const i of random.shuffled(batches.length)) order.push(batches[i] as TokenBatch);
+  const looks = looksOf(steps);
   const atOnce = batchesAtOnce(task, STEP_TOKENS);
   let [sum, since] = [0, 0];
   while (at.step < steps) {
@@ -120,7 +121,7 @@ async function descend(
         const share = Math.min((at.step + 1) / Math.min(warmUp, steps / 10), 1) * (1 - at.step / steps);
         at.step++;
         for (const each of scales.values()) each.step({ step: at.step, rate: rate * share, beta1, beta2 });
-        if (Math.floor((at.step * LOOKS) / steps) === Math.floor(((at.step - 1) * LOOKS) / steps)) continue;
+        if (Math.floor((at.step * looks) / steps) === Math.floor(((at.step - 1) * looks) / steps)) continue;
         await onLook(sum / since);
         [sum, since] = [0, 0];
       }
