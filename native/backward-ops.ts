@@ -130,6 +130,19 @@ export const backwardOps = {
       p,
     ),
 
+  /** From the output y of softCap. */
+  softCapBackward: (rt: NativeRuntime, y: Tensor, dy: Tensor, dx: Tensor, p: { scale?: number; cap?: number } = {}) =>
+    rt.enqueue('soft_cap_backward', [y, dy], [dx], p),
+
+  /** sums f64 [T] = KL(softmax(target) || softmax(logits)) of each row, dlogits = factor times its gradient. */
+  divergence: (
+    rt: NativeRuntime,
+    logits: Tensor,
+    target: Tensor,
+    out: { dlogits: Tensor; sums: Tensor },
+    p: { factor?: number } = {},
+  ) => rt.enqueue('divergence', [logits, target], [out.dlogits, out.sums], p),
+
   /** dy = y - target; sums f64 [T]: of its squares, row by row. */
   outputError: (rt: NativeRuntime, y: Tensor, target: Tensor, dy: Tensor, sums: Tensor) =>
     rt.enqueue('output_error', [y, target], [dy, sums]),

@@ -18,7 +18,7 @@ const ARROWS: Readonly<Record<string, readonly string[]>> = {
   model: ['core', 'formats', 'binding'],
   calibrate: ['core', 'formats', 'binding', 'model'],
   quantize: ['core', 'formats', 'binding', 'model', 'calibrate'],
-  rtn: ['quantize'],
+  rtn: ['quantize', 'tune'],
   tune: ['core', 'binding', 'model', 'calibrate', 'quantize'],
   gptq: ['core', 'binding', 'quantize', 'calibrate', 'tune'],
   fmpq: ['core', 'formats', 'binding', 'model', 'calibrate', 'quantize', 'gptq'],

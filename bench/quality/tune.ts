@@ -2,12 +2,13 @@
  * Perplexity of tiny-llama with trained rounding against the figures of the original GPTQ code (128 windows of 512 tokens of the bundled
  * books, ctx 512). Settings are chosen by `unused`, windows of the calibration text that no run was given; `valid` is the table's text.
  *
- *   node dist/bench/quality/tune.js --rows "W4 g128 sym,W2 g64 asym" --seeds 0,1 [--steps 200]
- *     [--set rate=2,scaleRate=0.5] [--threads N] [--choose] [--json FILE]
+ *   node dist/bench/quality/tune.js --rows "W4 g128 sym,W2 g64 asym" --seeds 0,1 [--steps 200] [--scales 300]
+ *     [--set rate=2,scaleRate=0.5] [--set-scales rate=0.05] [--text FILE] [--threads N] [--choose] [--json FILE]
  *
- * --choose: perplexity on `unused` alone.
+ * --choose: perplexity on `unused` alone. --scales: steps on the scales, on fresh windows of the calibration text; all of it, but with
+ * --choose for `unused`, which then is what no run was given. --text: perplexity of the first 60,000 bytes of another text, too.
  */
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { parseArgs } from 'node:util';
@@ -20,10 +21,13 @@ import { perplexity, textPerplexity } from '../../src/eval/perplexity.js';
 import { GPTQ_DEFAULTS } from '../../src/gptq/options.js';
 import { gptqQuantizer } from '../../src/gptq/quantizer.js';
 import { openModel } from '../../src/model/graph.js';
+import type { Quantizer } from '../../src/quantize/quantizer.js';
 import { type ModuleLine, quantizeCheckpoint } from '../../src/quantize/run.js';
 import { schemeFromOptions } from '../../src/quantize/scheme.js';
 import { TUNE_DEFAULTS, type TuneOptions } from '../../src/tune/options.js';
 import { tuned } from '../../src/tune/quantizer.js';
+import { furtherSequences, SCALE_DEFAULTS, type ScaleOptions } from '../../src/tune/scales/options.js';
+import { withTrainedScales } from '../../src/tune/scales/quantizer.js';
 import { processorName } from '../machine.js';
 
 /** Of the unquantized model, and the reference GPTQ's best column (act-order, mse) by row. */
@@ -36,14 +40,17 @@ const REFERENCE: Readonly<Record<string, number>> = {
   'W2 g64 sym': 54.244,
   'W2 g64 asym': 48.266,
 };
-const [SAMPLES, LENGTH, CTX, UNUSED] = [128, 512, 512, 128];
+const [SAMPLES, LENGTH, CTX, UNUSED, OTHER_BYTES] = [128, 512, 512, 128, 60_000];
 
 const { values } = parseArgs({
   options: {
     rows: { type: 'string', default: Object.keys(REFERENCE).join(',') },
     seeds: { type: 'string', default: '0' },
     steps: { type: 'string', default: '200' },
+    scales: { type: 'string', default: '0' },
     set: { type: 'string', default: '' },
+    'set-scales': { type: 'string', default: '' },
+    text: { type: 'string' },
     threads: { type: 'string', default: '2' },
     choose: { type: 'boolean', default: false },
     json: { type: 'string' },
@@ -55,12 +62,16 @@ const threads = Number(values.threads);
 /** As `lpq quantize` computes, and as `lpq eval` does. */
 const [solving, rt] = [createRuntime({ threads, products: 'bf16' }), createRuntime({ threads })];
 const encode = await openTokenizer(model);
-const given = values.set.split(',').filter(Boolean);
-const set = Object.fromEntries(
-  given
-    .map((pair) => pair.split('=') as [string, string])
-    .map(([k, v]) => [k, Number.isNaN(Number(v)) ? v : Number(v)]),
-) as Partial<TuneOptions>;
+const pairs = (text: string) =>
+  Object.fromEntries(
+    text
+      .split(',')
+      .filter(Boolean)
+      .map((pair) => pair.split('=') as [string, string])
+      .map(([k, v]) => [k, Number.isNaN(Number(v)) ? v : Number(v)]),
+  );
+const set = pairs(values.set) as Partial<TuneOptions>;
+const setScales = pairs(values['set-scales']) as Partial<ScaleOptions>;
 
 function schemeOf(row: string) {
   const float = /^(mxfp4|nvfp4)$/.exec(row);
@@ -69,23 +80,42 @@ function schemeOf(row: string) {
   return schemeFromOptions({ bits: Number(width.slice(1)), groupSize: Number(group.slice(1)), asym: grid === 'asym' });
 }
 
+/** The quantizer of the options. */
+function quantizerOf(seed: number): Quantizer {
+  const base = gptqQuantizer(GPTQ_DEFAULTS);
+  const [steps, scales] = [Number(values.steps), Number(values.scales)];
+  const trained = steps > 0 ? tuned(base, { ...TUNE_DEFAULTS, ...set, steps, seed }) : base;
+  return scales > 0 ? withTrainedScales(trained, { ...SCALE_DEFAULTS, ...setScales, steps: scales, seed }) : trained;
+}
+
+/** The text for --text, cut where a character ends, as a file of its own. */
+function otherText(work: string): string | undefined {
+  if (values.text === undefined) return undefined;
+  const file = path.join(work, 'other.txt');
+  writeFileSync(file, new TextDecoder().decode(readFileSync(values.text).subarray(0, OTHER_BYTES), { stream: true }));
+  return file;
+}
+
 async function run(row: string, seed: number) {
   const work = mkdtempSync(path.join(tmpdir(), 'lpq-tune-'));
-  const all = await loadCalibration(bundledCalibration(), encode, { samples: SAMPLES + UNUSED, length: LENGTH, seed });
+  const all = await loadCalibration(bundledCalibration(), encode, {
+    ...{ samples: SAMPLES + UNUSED, length: LENGTH, seed },
+    further: furtherSequences({ tuneScales: Number(values.scales), seqLen: LENGTH }),
+  });
   const sequences = all.sequences.slice(0, SAMPLES);
-  const base = gptqQuantizer(GPTQ_DEFAULTS);
-  const steps = Number(values.steps);
+  const unseen = all.sequences.slice(SAMPLES);
+  const further = [...(values.choose ? [] : unseen), ...(all.further ?? [])];
   const started = performance.now();
   const lines: ModuleLine[] = [];
-  await quantizeCheckpoint(
+  const { scaleTraining } = await quantizeCheckpoint(
     [solving],
     {
       source: model,
       output: path.join(work, 'out'),
       scheme: schemeOf(row),
       rules: [],
-      quantizer: steps > 0 ? tuned(base, { ...TUNE_DEFAULTS, ...set, steps, seed }) : base,
-      calibration: { ...all, sequences, tokens: SAMPLES * LENGTH },
+      quantizer: quantizerOf(seed),
+      calibration: { ...all, sequences, further, tokens: SAMPLES * LENGTH },
       lmHead: false,
       options: {},
       version: 'bench',
@@ -94,9 +124,11 @@ async function run(row: string, seed: number) {
   );
   const seconds = (performance.now() - started) / 1000;
   const source = openSource(path.join(work, 'out'), rt);
-  const unused = await perplexity(rt, source, openModel(source), all.sequences.slice(SAMPLES), { ctx: CTX });
+  const unused = await perplexity(rt, source, openModel(source), unseen, { ctx: CTX });
   const file = path.join(shareDirectory(), 'text', 'books-valid.txt');
   const valid = values.choose ? undefined : (await textPerplexity(rt, source, file, { ctx: CTX })).ppl;
+  const second = otherText(work);
+  const other = second === undefined ? undefined : (await textPerplexity(rt, source, second, { ctx: CTX })).ppl;
   source.close();
   rmSync(work, { recursive: true });
   const blocks = [...new Set(lines.map(({ measures }) => JSON.stringify(measures?.tune)))]
@@ -108,7 +140,12 @@ async function run(row: string, seed: number) {
       start: curve[0]?.loss,
       loss: curve.find(({ step }) => step === kept)?.loss,
     }));
-  return { seed, seconds, unused: unused.ppl, ...(valid !== undefined && { valid }), blocks };
+  const texts = { unused: unused.ppl, ...(valid !== undefined && { valid }), ...(other !== undefined && { other }) };
+  const scales = scaleTraining && {
+    ...{ kept: scaleTraining.kept, start: scaleTraining.curve[0]?.loss },
+    loss: scaleTraining.curve.find(({ step }) => step === scaleTraining.kept)?.loss,
+  };
+  return { seed, seconds, ...texts, blocks, ...(scales && { scales }) };
 }
 
 const results: object[] = [];
@@ -124,7 +161,7 @@ for (const row of values.rows.split(',')) {
     if (share !== undefined) shares.push(share);
     results.push({ row, ...made, ...(share !== undefined && { share }) });
     console.log(
-      `${row.padEnd(13)} seed ${seed} ${values.set} unused ${made.unused.toFixed(3)} valid ${made.valid?.toFixed(3)} share ${share?.toFixed(3)} ${made.seconds.toFixed(1)} s` +
+      `${row.padEnd(13)} seed ${seed} ${values.set} unused ${made.unused.toFixed(3)} valid ${made.valid?.toFixed(3)} other ${made.other?.toFixed(3)} share ${share?.toFixed(3)} ${made.seconds.toFixed(1)} s` +
         ` ${made.blocks.map(({ start, loss, kept }) => `${((loss as number) / (start as number)).toFixed(3)}@${kept}`).join(' ')}`,
     );
   }
@@ -132,5 +169,8 @@ for (const row of values.rows.split(',')) {
 if (shares.length > 0) console.log(`mean share ${(shares.reduce((a, b) => a + b) / shares.length).toFixed(3)}`);
 if (values.json) {
   const command = `node dist/bench/quality/tune.js ${process.argv.slice(2).join(' ')}`;
-  writeFileSync(values.json, `${JSON.stringify({ command, machine: processorName(), set, results }, null, 2)}\n`);
+  writeFileSync(
+    values.json,
+    `${JSON.stringify({ command, machine: processorName(), set, setScales, results }, null, 2)}\n`,
+  );
 }

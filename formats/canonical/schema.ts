@@ -108,6 +108,8 @@ export const calibrationSchema = z.strictObject({
   sequences: z.int(),
   tokens: z.int(),
   seed: z.int(),
+  /** What the scales were trained on beside (--tune-scales), where they were. */
+  further: z.strictObject({ sequences: z.int().nonnegative(), tokens: z.int().nonnegative() }).optional(),
   /** Token ids that every window and document begins with; absent where there are none. */
   prefix: z.array(z.int().nonnegative()).min(1).optional(),
   /** Of the chat template and the special tokens, where conversations went through them. */

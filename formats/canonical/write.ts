@@ -126,6 +126,13 @@ export class CanonicalWriter {
     return this.writer.sync();
   }
 
+  /** Other scales for a module that was written whole. Nothing of written() may be open that has the old ones. */
+  async rewriteScales(name: string, data: TensorData): Promise<void> {
+    const spec = this.specs(name).get('scales');
+    if (!spec) throw new LpqError('LPQ_INTERNAL', `module '${name}' declares no scales`);
+    await this.writer.rewrite(spec.name, data);
+  }
+
   setQuality(name: string, quality: Quality): void {
     this.specs(name);
     this.quality.set(name, quality);

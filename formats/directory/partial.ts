@@ -9,11 +9,14 @@ import { LpqError } from '../../src/core/error.js';
  *
  *   journal.ndjson  what is finished; src/quantize/journal.ts
  *   owner.json      the process that writes; gone when it has stopped by itself
+ *   state-STEP.safetensors  where steps on the whole model stand; src/quantize/model-state.ts
  *   output/         becomes NAME
  */
 const CONTENT = 'output';
 const OWNER = 'owner.json';
 const JOURNAL = 'journal.ndjson';
+/** And what was being written in its place when a process was killed. */
+const STATE = /^(?:state-\d+\.safetensors|\.state-\d+\.safetensors\.lpq-tmp-\d+)$/;
 
 /** What to do about a partial output that is there already. */
 export type PartialMode = 'new' | 'resume' | 'restart';
@@ -95,7 +98,9 @@ function exists(place: string): boolean {
 /** What --restart may remove: a directory with nothing in it that lpq did not put there. */
 function isPartial(root: string): boolean {
   if (!lstatSync(root).isDirectory()) return false;
-  return readdirSync(root).every((name) => [CONTENT, OWNER, `${OWNER}.new`, JOURNAL].includes(name));
+  return readdirSync(root).every(
+    (name) => [CONTENT, OWNER, `${OWNER}.new`, JOURNAL].includes(name) || STATE.test(name),
+  );
 }
 
 interface Owner {

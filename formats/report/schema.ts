@@ -103,6 +103,22 @@ export const evaluationSchema = z.strictObject({
 });
 export type Evaluation = z.infer<typeof evaluationSchema>;
 
+/** --tune-scales: KL to the unquantized model, nats a token; docs/reports.md. */
+export const scaleTrainingSchema = z.strictObject({
+  steps: z.int().positive(),
+  /** The step that was kept; 0: the scales as they were. */
+  kept: z.int().nonnegative(),
+  /** Tokens that steps were taken on, and those held out, which choose the step. */
+  tokens: z.int().nonnegative(),
+  heldOut: z.int().positive(),
+  /** Of the held-out tokens after a step, and the mean of the steps since the entry before. */
+  curve: z.array(z.strictObject({ step: z.int().nonnegative(), loss: finite, training: finite.nullable() })),
+});
+type ScaleTraining = z.infer<typeof scaleTrainingSchema>;
+export type ScaleTrainingFacts = Readonly<Omit<ScaleTraining, 'curve'>> & {
+  readonly curve: readonly Readonly<ScaleTraining['curve'][number]>[];
+};
+
 export const reportSchema = z.strictObject({
   format: z.literal('lpq-report'),
   version: z.literal(1),
@@ -134,5 +150,6 @@ export const reportSchema = z.strictObject({
     .strictObject({ cpu: z.string(), cores: z.int().positive(), memory: z.int().positive(), device: z.string() })
     .nullable(),
   evaluations: z.array(evaluationSchema),
+  scaleTraining: scaleTrainingSchema.nullable().default(null),
 });
 export type Report = z.infer<typeof reportSchema>;

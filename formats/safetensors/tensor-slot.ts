@@ -58,6 +58,13 @@ export class TensorSlot {
     await this.put(0, data);
   }
 
+  /** Whole bytes in the place of those that have come. */
+  async rewrite(data: TensorData): Promise<void> {
+    await this.tail;
+    [this.claimed, this.written, this.hash, this.known, this.hashed] = [[], 0, undefined, undefined, 0];
+    await this.write(data);
+  }
+
   async writeRows(firstRow: number, data: TensorData): Promise<void> {
     this.checkDtype(data);
     const rowBytes = this.bytes / this.rows;

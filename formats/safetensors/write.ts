@@ -118,6 +118,12 @@ export class SafetensorsWriter {
     this.flush(name, data.byteLength);
   }
 
+  /** Writes a tensor that was written whole, or adopted, once more. */
+  async rewrite(name: string, data: TensorData): Promise<void> {
+    await this.run((slot) => slot.rewrite(data), name);
+    this.flush(name, data.byteLength);
+  }
+
   /**
    * Writes rows (along the first dimension) `firstRow` and following. Each row once, in any order; in ascending order
    * the hash is computed on the way, else by reading back at the end.
@@ -257,10 +263,11 @@ export class SafetensorsWriter {
   }
 }
 
-/** Writes a few tensors to DIR/NAME.safetensors in one call. Errors as SafetensorsWriter. */
+/** Writes a few tensors, and words of `metadata`, to DIR/NAME.safetensors in one call. Errors as SafetensorsWriter. */
 export async function writeSafetensors(
   file: string,
   tensors: readonly (TensorSpec & { readonly data: TensorData })[],
+  metadata?: Readonly<Record<string, string>>,
 ): Promise<WrittenTensors> {
   const stem = path.basename(file).replace(/\.safetensors$/, '');
   if (stem === path.basename(file))
@@ -268,6 +275,7 @@ export async function writeSafetensors(
   const writer = await SafetensorsWriter.create(path.dirname(file), tensors, {
     stem,
     maxShardBytes: Number.POSITIVE_INFINITY,
+    ...(metadata && { metadata }),
   });
   for (const { name, data } of tensors) await writer.write(name, data);
   return writer.finish();

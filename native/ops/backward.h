@@ -1,8 +1,8 @@
 // Vector-Jacobian products: linear_input_gradient, linear_weight_gradient, rmsnorm_backward, layernorm_backward,
 // rope_backward, attention_backward, activation_backward, gated_activation_backward, clamped_swiglu_backward,
-// limited_gate_backward, xielu_backward, output_error; of layers with a state in backward_recurrent.h. CPU only;
-// activations and gradients f32. `dy` is the gradient of a loss with respect to y, the forward operation's output; dx
-// is with respect to x.
+// limited_gate_backward, xielu_backward, soft_cap_backward, output_error, divergence; of layers with a state in
+// backward_recurrent.h. CPU only; activations and gradients f32. `dy` is the gradient of a loss with respect to y, the
+// forward operation's output; dx is with respect to x.
 #pragma once
 #include "ops/attention.h"
 #include "ops/elementwise.h"
@@ -163,6 +163,36 @@ struct XieluBackward : Arguments {
     for (const auto& [one, name] :
          {std::pair{&positive, "positive"}, {&negative, "negative"}, {&beta, "beta"}, {&eps, "eps"}})
       require(one->elements() == 1, std::string(name) + " has " + std::to_string(one->elements()) + " elements");
+    done();
+  }
+};
+
+// Of soft_cap, from its output: dx = (1 - (y / cap)^2) scale dy, without a cap scale dy; any equal shapes; dx may be
+// dy.
+struct SoftCapBackward : Arguments {
+  const Tensor& y = input("y", {f32});
+  const Tensor& dy = input("dy", {f32}, y.shape);
+  const Tensor& dx = output("dx", {f32}, y.shape);
+  float scale = real("scale", 1), cap = real("cap", 0);
+
+  explicit SoftCapBackward(const Call& call) : Arguments(call, "soft_cap_backward") {
+    require(cap >= 0, "cap is " + std::to_string(cap));
+    done();
+  }
+};
+
+// KL(p || q) row by row, sums f64 [T], of p = softmax(target) and q = softmax(logits), and its gradient with respect to
+// the logits times `factor` (1): dlogits = factor (q - p); all f32 [T,V], V > 0; dlogits may be logits.
+struct Divergence : Arguments {
+  const Tensor& logits = input("logits", {f32}, {-1, -1});
+  const Tensor& target = input("target", {f32}, logits.shape);
+  const Tensor& dlogits = output("dlogits", {f32}, logits.shape);
+  const Tensor& sums = output("sums", {f64}, {logits.dim(0)});
+  float factor = real("factor", 1);
+
+  explicit Divergence(const Call& call) : Arguments(call, "divergence") {
+    require(logits.dim(1) > 0, "rows have no logits");
+    require(dlogits.raw() != target.raw() || logits.elements() == 0, "dlogits must not be target");
     done();
   }
 };

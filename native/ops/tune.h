@@ -1,5 +1,5 @@
 // tune_start, tune_grid, tune_round, tune_step: rounding that is trained (SignRound, Cheng et al. 2023,
-// arXiv:2309.05516, section 3). CPU only.
+// arXiv:2309.05516, section 3). tune_scale_gradient, tune_adam: scales that are trained for fixed codes. CPU only.
 //
 // A weight w of a group of scale S and zero Z stands for (q - Z) S, q = nearest(w / S + Z + V d), where d is the
 // distance of grid points there (integers: 1) and V a shift that is trained, with S = stored(s f) and Z = whole(z + e)
@@ -80,6 +80,37 @@ struct TuneStep : Arguments {
   float rate = real("rate"), factor_rate = real("factorRate"), zero_rate = real("zeroRate");
 
   explicit TuneStep(const Call& call) : Arguments(call, "tune_step") { done(); }
+};
+
+// The gradient with respect to factors of scales, codes and zeros fixed: dw, w f32 [N,K], a weight and the gradient
+// with respect to it, f f32 [N,G] the factors that w has, g f32 [N,G] += sum over the group of dw w / f, added in f64
+// in order.
+struct TuneScaleGradient : Arguments {
+  const Tensor& dw = input("dw", {f32}, {-1, -1});
+  TuneGroups of = TuneGroups::read(*this, dw);
+  const Tensor& w = input("w", {f32}, dw.shape);
+  const Tensor& f = input("f", {f32}, of.shape());
+  const Tensor& g = in_place("g", {f32}, of.shape());
+
+  explicit TuneScaleGradient(const Call& call) : Arguments(call, "tune_scale_gradient") { done(); }
+};
+
+// Step `step` (from 1) of Adam (Kingma and Ba, arXiv:1412.6980, algorithm 1) on f against its gradient g, with the
+// moments m and v, all f32 of one shape; f stays within [least, most]. g is 0 afterwards.
+struct TuneAdam : Arguments {
+  const Tensor& f = in_place("f", {f32});
+  const Tensor& g = in_place("g", {f32}, f.shape);
+  const Tensor& m = in_place("m", {f32}, f.shape);
+  const Tensor& v = in_place("v", {f32}, f.shape);
+  int64_t step = at_least(1, "step", 1);
+  double rate = number("rate"), beta1 = number("beta1"), beta2 = number("beta2"), eps = number("eps");
+  float least = real("least"), most = real("most");
+
+  explicit TuneAdam(const Call& call) : Arguments(call, "tune_adam") {
+    for (const auto& [beta, name] : {std::pair{beta1, "beta1"}, {beta2, "beta2"}})
+      require(beta >= 0 && beta < 1, std::string(name) + " is " + std::to_string(beta) + ", which is 0 to 1");
+    done();
+  }
 };
 
 }  // namespace lpq::ops

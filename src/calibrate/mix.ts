@@ -41,11 +41,17 @@ export async function loadMix(
   const [first] = files;
   if (!first) throw new LpqError('LPQ_INTERNAL', 'calibration needs a file');
   if (files.length === 1) return loadCalibration(first.file, encode, options);
-  const { samples, length, seed } = options;
+  const { samples, length, seed, further = 0 } = options;
   const shares = sharesOf(files, samples);
+  const more = further > 0 ? sharesOf(files, Math.max(further, files.length), false) : undefined;
   const parts: Calibration[] = [];
   for (const [i, { file }] of files.entries())
-    parts.push(await loadCalibration(file, encode, { ...options, samples: shares[i] as number }));
+    parts.push(
+      await loadCalibration(file, encode, {
+        ...{ ...options, samples: shares[i] as number },
+        ...(more && { further: more[i] as number }),
+      }),
+    );
   const twice = parts.findIndex(({ sha256 }, i) => parts.findIndex((other) => other.sha256 === sha256) < i);
   if (twice >= 0)
     throw new LpqError('LPQ_USAGE', `--calib ${files[twice]?.file} is the same text as another one`, {
@@ -53,6 +59,7 @@ export async function loadMix(
     });
   const ordered = parts.flatMap(({ sequences }) => sequences);
   const sequences = [...new Random(seed).shuffled(ordered.length)].map((index) => ordered[index] as Int32Array);
+  const rest = parts.flatMap((part) => part.further ?? []);
   const prefix = parts.find((part) => part.prefix !== undefined)?.prefix;
   const chatTemplate = parts.find((part) => part.chatTemplate !== undefined)?.chatTemplate;
   return {
@@ -66,6 +73,7 @@ export async function loadMix(
     sequences,
     tokens: parts.reduce((sum, { tokens }) => sum + tokens, 0),
     available: parts.reduce((sum, { available }) => sum + available, 0),
+    ...(further > 0 && { further: [...new Random(seed).shuffled(rest.length)].map((i) => rest[i] as Int32Array) }),
     ...(prefix && { prefix }),
     ...(chatTemplate !== undefined && { chatTemplate }),
     files: parts.map(({ name, sha256, sequences: { length: given }, tokens }, i) => ({
@@ -78,8 +86,11 @@ export async function loadMix(
   };
 }
 
-/** Samples by the largest remainder (Hamilton): they add up, and none is off by one or more; the first of equals wins. */
-export function sharesOf(files: readonly WeightedFile[], samples: number): number[] {
+/**
+ * Samples by the largest remainder (Hamilton): they add up, and none is off by one or more; the first of equals wins. Throws LPQ_USAGE for
+ * a file that would give none, if each `must`.
+ */
+export function sharesOf(files: readonly WeightedFile[], samples: number, must = true): number[] {
   const sum = files.reduce((total, { weight }) => total + weight, 0);
   const exact = files.map(({ weight }) => (samples * weight) / sum);
   const shares = exact.map(Math.floor);
@@ -88,7 +99,7 @@ export function sharesOf(files: readonly WeightedFile[], samples: number): numbe
   const order = exact.map((_, i) => i).sort((a, b) => remainder(b) - remainder(a) || a - b);
   for (const i of order.slice(0, left)) shares[i] = (shares[i] as number) + 1;
   const none = shares.indexOf(0);
-  if (none < 0) return shares;
+  if (none < 0 || !must) return shares;
   throw new LpqError('LPQ_USAGE', `--calib ${files[none]?.file} is to give none of the ${samples} sequences`, {
     got: `weight ${files[none]?.weight} of ${sum}`,
     hint: 'Raise its weight or --samples, or leave it out.',

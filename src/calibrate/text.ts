@@ -14,6 +14,8 @@ export interface CalibrationOptions {
   /** Tokens of a window, its prefix among them; the most of a document. */
   readonly length: number;
   readonly seed: number;
+  /** Sequences wanted beyond these, as far as the text has them. Default: none. */
+  readonly further?: number;
   /** Ids that every window and document begins with; conversations too, where `prefixConversations` says so. Default: none. */
   readonly prefix?: Int32Array;
   /** Their template prints what they begin with, so that it is left to that unless this is set. */
@@ -44,6 +46,8 @@ export interface Calibration {
   readonly sequences: readonly Int32Array[];
   /** Tokens of all sequences. */
   readonly tokens: number;
+  /** Those beyond the samples. */
+  readonly further?: readonly Int32Array[];
   /** Windows, documents or conversations that there were to choose from. */
   readonly available: number;
   /** Ids that every sequence was made to begin with, where there are any; conversations begin as their template has it. */
@@ -62,17 +66,20 @@ export interface Calibration {
  * conversation, LPQ_CONFIG without a template, LPQ_USAGE, LPQ_FILE, and what encoding and rendering throw.
  */
 export async function loadCalibration(file: string, encode: Encode, options: CalibrationOptions): Promise<Calibration> {
-  const { samples, length, seed, prefix = NONE } = options;
+  const { samples, length, seed, prefix = NONE, further = 0 } = options;
   atLeastOne('samples', samples);
   atLeastOne('length', length);
   requireRoom(length, prefix);
   const random = new Random(seed);
   const source = readTextFile(file);
   const chat = source.content.kind === 'conversations' ? await templateOf(source, options.chat) : undefined;
-  const { kind, available, sequences } =
+  const wanted = { ...options, samples: samples + further };
+  const choice =
     source.content.kind === 'text' || options.join === true
-      ? await chooseWindows(source, encode, options, random, chat)
-      : await chooseDocuments(source, encode, options, random, chat);
+      ? await chooseWindows(source, encode, wanted, random, chat)
+      : await chooseDocuments(source, encode, wanted, random, chat);
+  const { kind, available } = choice;
+  const sequences = choice.sequences.slice(0, samples);
   if (sequences.length === 0)
     throw new LpqError('LPQ_CALIBRATION_TEXT', `${file} holds no document with a token`, {
       got: `${available} documents`,
@@ -82,6 +89,7 @@ export async function loadCalibration(file: string, encode: Encode, options: Cal
   const begun = prefix.length > 0 && (kind !== 'conversations' || options.prefixConversations === true);
   return {
     ...{ name, sha256, seed, length, kind, sequences, tokens, available },
+    ...(further > 0 && { further: choice.sequences.slice(samples) }),
     ...(begun && { prefix: [...prefix] }),
     ...(chat && { chatTemplate: chat.sha256 }),
   };
@@ -89,9 +97,12 @@ export async function loadCalibration(file: string, encode: Encode, options: Cal
 
 /** What goes into the provenance of what was made with it. */
 export function calibrationRecord(calibration: Calibration): CalibrationRecord {
-  const { name, sha256, sequences, tokens, seed, prefix, chatTemplate, files } = calibration;
+  const { name, sha256, sequences, tokens, further, seed, prefix, chatTemplate, files } = calibration;
   return {
     ...{ name, sha256, sequences: sequences.length, tokens, seed },
+    ...(further && {
+      further: { sequences: further.length, tokens: further.reduce((sum, { length }) => sum + length, 0) },
+    }),
     ...(prefix && { prefix: [...prefix] }),
     ...(chatTemplate !== undefined && { chatTemplate }),
     ...(files && { files: [...files] }),

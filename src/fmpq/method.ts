@@ -24,7 +24,8 @@ export const fmpq: Method = {
   summary: 'activations of 4 and 8 bits',
   needs: 'activations',
   options: [
-    ...gptq.options,
+    // Training on the model's end does not know of codes that linears read.
+    ...gptq.options.filter(({ field }) => field !== 'tuneScales'),
     {
       field: 'actInt4Share',
       flags: '--act-int4-share <share>',

@@ -1,5 +1,5 @@
 import type { Method } from '../quantize/method.js';
-import { TUNE_OPTION, tuneOptions } from '../tune/options.js';
+import { training } from '../tune/method.js';
 import { type ColumnOrder, GPTQ_DEFAULTS, SPARSE_ALPHA } from './options.js';
 
 /** The settings of the command line that are the solver's. */
@@ -15,6 +15,7 @@ interface Given {
 export const gptq: Method = {
   name: 'gptq',
   needs: 'statistics',
+  ...training,
   options: [
     {
       field: 'order',
@@ -60,12 +61,10 @@ export const gptq: Method = {
       takes: ['bf16', 'f32'],
       otherwise: 'bf16',
     },
-    TUNE_OPTION,
+    ...training.options,
   ],
   products: ({ products }) => products as 'bf16' | 'f32',
-  cpuOnly: (settings) => (tuneOptions(settings) ? '--tune' : undefined),
   async quantizer(settings) {
-    const tune = tuneOptions(settings);
     const { order, damp, gptaq, scaleSign, moeCoverage } = settings as unknown as Given;
     const { gptqQuantizer } = await import('./quantizer.js');
     const solver = gptqQuantizer({
@@ -76,6 +75,6 @@ export const gptq: Method = {
       bothSigns: scaleSign === 'either',
       coverage: moeCoverage,
     });
-    return tune ? (await import('../tune/quantizer.js')).tuned(solver, tune) : solver;
+    return (await import('../tune/trained.js')).trained(solver, settings);
   },
 };

@@ -8,6 +8,11 @@ import { weightOf } from './weights.js';
 const keysOf = (block: number): string => `keys.${block}`;
 const valuesOf = (block: number): string => `values.${block}`;
 
+/** What a state carries a block's keys and values under. */
+export function keptNames(block: number): readonly [keys: string, values: string] {
+  return [keysOf(block), valuesOf(block)];
+}
+
 /** The state with a block's keys and values, turned and normalised, for the blocks that read them, too. */
 export function withKept(
   rt: NativeRuntime,

@@ -38,6 +38,8 @@ export interface QuantizeEvents {
   readonly onStage?: (block: number, blocks: number, stage: string) => void;
   /** Something that the user should know, which stops nothing. */
   readonly onWarning?: (line: string, data: object) => void;
+  /** Before each of so many steps on the whole model, once all modules are written. */
+  readonly onModelStep?: (step: number, of: number) => void;
   readonly onModule?: (line: ModuleLine) => void;
   readonly onBlock?: (line: BlockLine) => void;
   /** Wall time of a part that has ended: what the run waited for in reading and writing files, and each whole block. */

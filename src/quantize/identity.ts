@@ -35,6 +35,7 @@ export function runIdentity(
     ...(request.mtp && { mtp: true }),
     'options of the method': request.quantizer.options,
     'calibration tokens': calibration && tokensHash(calibration),
+    ...(calibration?.further && { 'further calibration tokens': tokensHash({ sequences: calibration.further }) }),
   };
   return plain({ given, derived });
 }
@@ -86,7 +87,7 @@ function flagOf(name: string): string {
 }
 
 /** Of what the model is really fed: a tokenizer may have changed where the text has not. */
-export function tokensHash({ sequences }: Calibration): string {
+export function tokensHash({ sequences }: Pick<Calibration, 'sequences'>): string {
   const hash = createHash('sha256');
   for (const { length, buffer, byteOffset, byteLength } of sequences)
     hash.update(`${length};`).update(new Uint8Array(buffer, byteOffset, byteLength));

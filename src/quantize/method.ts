@@ -1,6 +1,8 @@
 import type { SourceCheckpoint } from '../../formats/canonical/source.js';
 import type { NativeRuntime } from '../../native/binding.js';
 import type { Calibration } from '../calibrate/text.js';
+import type { ModelPlan } from '../model/plan.js';
+import type { ModelGraph } from '../model/program.js';
 import type { MethodOption, OptionValues } from './option.js';
 import type { ModulePlan } from './plan.js';
 import type { Quantizer } from './quantizer.js';
@@ -17,9 +19,9 @@ export interface Method {
   readonly summary?: string;
   /**
    * What it looks at: weights alone; second moments of inputs too, which may have been saved (--stats); or what a forward
-   * pass computes.
+   * pass computes. A function where settings decide; none of them: the least.
    */
-  readonly needs: 'weights' | 'statistics' | 'activations';
+  readonly needs: Needs | ((settings: OptionValues) => Needs);
   readonly options: readonly MethodOption[];
   /** Computes on the CPU only, always or where settings have what is returned, an option with its value. */
   readonly cpuOnly?: true | ((settings: OptionValues) => string | undefined);
@@ -28,6 +30,10 @@ export interface Method {
    * the whole model for it.
    */
   readonly codes?: { readonly block: number };
+  /** The option by which it goes on with the whole model at the end, for which it reads all of the source again and again. */
+  wholeModel?(settings: OptionValues): string | undefined;
+  /** How many calibration sequences it wants beyond the samples, as far as the text has them. */
+  further?(settings: OptionValues): number;
   /** Number format of the CPU's products (NativeRuntime.products) until weights are solved; default f32. */
   products?(settings: OptionValues): NativeRuntime['products'];
   /** Throws LPQ_USAGE for settings that contradict each other. */
@@ -36,8 +42,24 @@ export interface Method {
   checkPlan?(source: SourceCheckpoint, settings: OptionValues, plan: ModulePlan): Promise<void>;
   /** What solves: a feed, or a whole block (quantizer.ts). */
   quantizer(settings: OptionValues): Promise<Quantizer>;
+  /** What settings take beside what quantizer() does with feeds; absent: nothing. */
+  extraNeeds?(graph: ModelGraph, plan: ModelPlan, modules: ModulePlan, settings: OptionValues): Promise<ExtraNeeds>;
   /** What is decided about the whole model before weights are solved, as a part of the request. */
   prepare?(work: Preparation): Promise<Partial<QuantizeRequest>>;
+}
+
+export type Needs = 'weights' | 'statistics' | 'activations';
+
+/** What a method looks at with these settings. */
+export function needsOf({ needs }: Pick<Method, 'needs'>, settings: OptionValues = {}): Needs {
+  return typeof needs === 'function' ? needs(settings) : needs;
+}
+
+/** Floating-point operations of products; bytes beside the largest block while it is solved, and of what comes after all blocks. */
+export interface ExtraNeeds {
+  readonly operations: number;
+  readonly beside: number;
+  readonly after: number;
 }
 
 /** What a method prepares with. */

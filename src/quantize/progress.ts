@@ -1,5 +1,6 @@
 import type { Quality } from '../../formats/canonical/schema.js';
 import type { CanonicalWriter } from '../../formats/canonical/write.js';
+import type { WrittenModules } from '../../formats/canonical/written.js';
 import { fromTyped, type NativeRuntime } from '../../native/binding.js';
 import type { Block, BlockWeights, LinearRef, ModelGraph } from '../model/program.js';
 import type { WeightSource } from '../model/source.js';
@@ -108,6 +109,24 @@ export class Progress {
         }
       },
     };
+  }
+
+  /** Waits until all modules are written; returns what was written of them, which the caller closes. */
+  async modules(): Promise<WrittenModules> {
+    await this.behind.settle();
+    await this.log.settle();
+    return this.writer.written();
+  }
+
+  /**
+   * Writes other scales for a module that was written: the last that is done to it. A run that is stopped between two of these finds blocks
+   * whose hashes are not in the journal, and computes them again.
+   */
+  async rescale(name: string, module: QuantizedModule): Promise<void> {
+    await this.writer.rewriteScales(name, module.scales);
+    const at = this.lines.findIndex((line) => line.name === name);
+    const line = this.lines[at] as ModuleLine;
+    this.lines[at] = { ...line, measures: { ...line.measures, ...rangeOf(module) } };
   }
 
   /**

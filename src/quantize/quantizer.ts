@@ -1,6 +1,7 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import type { FeedStatistics } from '../calibrate/statistics.js';
 import type { BlockTask } from './block-task.js';
+import type { ModelTask, SolvedModel } from './model-task.js';
 import type { QuantizedModule } from './result.js';
 import type { QuantScheme } from './scheme.js';
 
@@ -31,4 +32,6 @@ export interface Quantizer {
    * linear that the task has a scheme of, on `lanes[0].rt`; the caller disposes of their tensors.
    */
   solveBlock?(task: BlockTask): Promise<ReadonlyMap<string, QuantizedModule>>;
+  /** Goes on with the whole model once all modules are solved. */
+  solveModel?(task: ModelTask): Promise<SolvedModel>;
 }

@@ -136,7 +136,7 @@ function isPlain({ groupIndex, permutation, activations, zeros, scales }: Canoni
   return !groupIndex && !permutation && activations === undefined && zeros.kind !== 'float' && scales.block[0] === 1;
 }
 
-function schemeOfModule({ type, granularity, zeros, scales, sparsity }: CanonicalModule): QuantScheme {
+export function schemeOfModule({ type, granularity, zeros, scales, sparsity }: CanonicalModule): QuantScheme {
   return {
     type: quantType(type),
     granularity,

@@ -42,7 +42,8 @@ export function replayedWeights(
   return weights;
 }
 
-function storedModule(
+/** A module as it is stored, on a device; 2:4 weights without their mask, as their codes stand for 0. The caller disposes of it. */
+export function storedModule(
   rt: NativeRuntime,
   name: string,
   shape: readonly [number, number],

@@ -26,6 +26,7 @@ import { recordOf, requireStatistics } from './from-statistics.js';
 import { runIdentity } from './identity.js';
 import { linearsOf } from './linears.js';
 import { quantizeModel } from './model.js';
+import type { ScaleTraining } from './model-task.js';
 import { declareModule, planQuantization } from './plan.js';
 import { Progress } from './progress.js';
 import type { Quantizer } from './quantizer.js';
@@ -36,6 +37,7 @@ import type { ModuleRule } from './rules.js';
 import { earlierRun, RunLog } from './run-log.js';
 import type { QuantScheme } from './scheme.js';
 import { SourceView } from './source-view.js';
+import { solveWholeModel } from './whole-model.js';
 
 /** What is quantized and how; everything the output's bytes depend on. */
 export interface QuantizeRequest {
@@ -78,6 +80,8 @@ export interface QuantizeSummary {
   readonly modules: readonly ModuleLine[];
   readonly bitsPerWeight: number;
   readonly carried: number;
+  /** What the method did to the model as a whole. */
+  readonly scaleTraining?: ScaleTraining;
 }
 
 /** Throws LPQ_USAGE for a coverage of experts that a model does not have. */
@@ -111,12 +115,12 @@ export async function quantizeCheckpoint(
     requireExperts(graph, request);
     if (request.redo) kept = KeptModules.open(request.redo, source, request.lmHead ? undefined : graph.head.name);
     const keptNames = [...(kept?.schemes.keys() ?? [])];
-    const whole = planQuantization(graph, request);
-    if (request.statistics) requireStatistics(request.statistics, checkpoint, graph, new Set(whole.keys()));
+    const all = planQuantization(graph, request);
+    if (request.statistics) requireStatistics(request.statistics, checkpoint, graph, new Set(all.keys()));
     const mine = shardOf(graph, request);
-    const plan = new Map([...whole].filter(([name]) => mine.module(name)));
+    const plan = new Map([...all].filter(([name]) => mine.module(name)));
     const schemes = new Map([...plan].map(([name, { scheme }]) => [name, scheme]));
-    const weightNames = new Set([...whole.keys(), ...keptNames].map((name) => `${name}.weight`));
+    const weightNames = new Set([...all.keys(), ...keptNames].map((name) => `${name}.weight`));
     const carried = [...source.names()].filter((name) => !weightNames.has(name)).filter(mine.carried);
     events.onPlan?.({
       modules: plan.size,
@@ -173,6 +177,8 @@ export async function quantizeCheckpoint(
         };
         await quantizeModel(context, rts, request, source, graph, events, progress, kept);
         await carrying.finish();
+        const whole = { rts, graph, source, schemes, root: output.root };
+        const scaleTraining = await solveWholeModel(whole, request, events, progress);
         await timed(events, 'write', async () => {
           await progress?.settle();
           const manifest = await writer.finish(recorded);
@@ -181,7 +187,8 @@ export async function quantizeCheckpoint(
           await log?.close();
           await output.commit();
         });
-        return summarize([...(kept?.lines() ?? []), ...progress.lines], carried.length, canonical.modules);
+        const lines = [...(kept?.lines() ?? []), ...progress.lines];
+        return summarize(lines, carried.length, canonical.modules, scaleTraining);
       } catch (error) {
         await progress?.stop();
         await log?.close();
@@ -258,6 +265,7 @@ function summarize(
   lines: readonly ModuleLine[],
   carried: number,
   modules: ReadonlyMap<string, ModuleDeclaration>,
+  scaleTraining: ScaleTraining | undefined,
 ): QuantizeSummary {
   let bits = 0;
   let weights = 0;
@@ -266,5 +274,6 @@ function summarize(
     bits += line.bitsPerWeight * n * k;
     weights += n * k;
   }
-  return { modules: lines, bitsPerWeight: weights > 0 ? bits / weights : 0, carried };
+  const bitsPerWeight = weights > 0 ? bits / weights : 0;
+  return { modules: lines, bitsPerWeight, carried, ...(scaleTraining && { scaleTraining }) };
 }

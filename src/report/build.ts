@@ -1,7 +1,13 @@
 import path from 'node:path';
 import { bitsOfModule } from '../../formats/canonical/bits.js';
 import type { CanonicalManifest, CanonicalModule, Quality } from '../../formats/canonical/schema.js';
-import type { Measures, Report, ReportModule } from '../../formats/report/schema.js';
+import {
+  type Measures,
+  type Report,
+  type ReportModule,
+  type ScaleTrainingFacts,
+  scaleTrainingSchema,
+} from '../../formats/report/schema.js';
 
 /** What a run tells of a module beyond its manifest entry. */
 export interface ModuleFacts extends Partial<Quality> {
@@ -18,6 +24,7 @@ export interface RunFacts extends Pick<Report, 'stages' | 'waits' | 'machine'> {
   readonly seconds: number;
   readonly peakRss: number;
   readonly evaluations?: Report['evaluations'];
+  readonly scaleTraining?: ScaleTrainingFacts | undefined;
 }
 
 /** A report of the quantized directory `dir`: of its manifest, and of the run that made it where that is known. */
@@ -55,6 +62,7 @@ export function buildReport(dir: string, manifest: CanonicalManifest, run?: RunF
     waits: run?.waits ?? null,
     machine: run?.machine ?? null,
     evaluations: run?.evaluations ?? [],
+    scaleTraining: run?.scaleTraining ? scaleTrainingSchema.parse(run.scaleTraining) : null,
   };
 }
 

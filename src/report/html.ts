@@ -4,6 +4,7 @@ import { expertTokens, groupsOf, mean, seriesOf } from './groups.js';
 import { judged, settings } from './judged.js';
 import { byteCount, countText, escapeText, figure, htmlTable, knownColumns, secondsText, withError } from './markup.js';
 import { cards, details, note, page, section } from './page.js';
+import { training } from './training.js';
 
 /** Rows beyond which the table of modules shows blocks and roles instead: experts make tens of thousands. */
 const MOST_ROWS = 1500;
@@ -27,6 +28,7 @@ export function reportPage(report: Report): string {
     quality(report),
     settings(report),
     errors(report),
+    training(report),
     bits(report),
     ranges(report),
     experts(report),

@@ -2,7 +2,7 @@ import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { chunked } from '../model/attention.js';
 import { indexInputs, type Selection, select } from '../model/indexer.js';
-import { keptBy } from '../model/kept-keys.js';
+import { keptBy, keptNames } from '../model/kept-keys.js';
 import type { AttentionPlan } from '../model/plan.js';
 import type { BlockState } from '../model/program.js';
 import type { RopeCache } from '../model/rope-cache.js';
@@ -59,6 +59,7 @@ export function attend(
     if (reads === undefined) k = tape.rope(k, kvHeads, headDim, rotation);
   }
   if (plan.normsLast) normalize();
+  if (plan.kept !== undefined) for (const [i, name] of keptNames(plan.kept).entries()) tape.shared.set(name, i ? v : k);
   if (temperature) {
     const scales = tape.keep(rt.allocate('f32', [batch.tokens, 1]));
     ops.embedding(rt, batch.positions, ropes.temperatures(rt, temperature, batch.longest), scales);
@@ -79,6 +80,7 @@ function projected(tape: Tape, plan: AttentionPlan, x: Value, state: BlockState)
   const { heads, kvHeads, headDim, valueDim, fused, reads } = plan;
   if (reads !== undefined) {
     const kept = keptBy(rt, weights, reads, state).map((tensor) => tape.input(tape.keep(tensor)));
+    for (const [i, name] of keptNames(reads).entries()) tape.read.set(name, kept[i] as Value);
     return [tape.linear(x, plan.q), ...(kept as [Value, Value])];
   }
   if (plan.keysAsValues) {

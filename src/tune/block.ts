@@ -13,7 +13,7 @@ import { attend, attentionWithoutGradient, scaledBy, selectionOf } from './atten
 import { expertsWithoutGradient, passExperts, type Routes, routesOf } from './experts.js';
 import { passLatent } from './latent-attention.js';
 import { passMixer } from './mixers.js';
-import { type GatedPlan, Tape, type Value } from './tape.js';
+import { type GatedPlan, Tape, type Value, type WeightGradient } from './tape.js';
 
 /** Why a block cannot be trained: the operation that has no vector-Jacobian product. undefined: it can. */
 export function withoutGradient({ attention, mlp, altUp, hyper, shortcut }: BlockPlan): string | undefined {
@@ -37,14 +37,19 @@ export interface Pass {
   readonly output: Tensor;
   /** Gone with the pass. */
   readonly choices: Choices;
-  /** Adds to the gradients of the linears, from that with respect to the output, which may be overwritten. */
-  backward(dy: Tensor): void;
+  /**
+   * Adds to the gradients of the linears, from that with respect to the output, which may be overwritten. Of a pass through: `kept` are
+   * gradients of keys and values that blocks behind this one have read, by name, from which those of its own are taken and to which those of
+   * the blocks before are added; returns the gradient with respect to the state's h. Both are the caller's.
+   */
+  backward(dy: Tensor, kept?: Map<string, Tensor>): Tensor | undefined;
   dispose(): void;
 }
 
 /**
- * Takes a state, which stays the caller's, through a block by its plan, as the stages do. `gradients`: dW f32 [N,K] of the linears to
- * be trained, by NAME. `held`: the choices of an earlier pass, to repeat. Only for blocks whose withoutGradient() is undefined.
+ * Takes a state, which stays the caller's, through a block by its plan, as the stages do. `gradients`: of the linears to be trained, by
+ * NAME. `held`: the choices of an earlier pass, to repeat. `through`: with the gradient of what the block is given. Only for blocks whose
+ * withoutGradient() is undefined.
  */
 export async function passBlock(
   rt: NativeRuntime,
@@ -52,10 +57,11 @@ export async function passBlock(
   weights: BlockWeights,
   ropes: RopeCache,
   state: BlockState,
-  gradients: ReadonlyMap<string, Tensor>,
+  gradients: ReadonlyMap<string, WeightGradient>,
   held?: Choices,
+  through = false,
 ): Promise<Pass> {
-  const tape = new Tape(rt, weights, gradients);
+  const tape = new Tape(rt, weights, gradients, through);
   const { mlp } = plan;
   const attention = plan.attention as Trained;
   const given = plan.prediction ? entered(rt, weights, plan.prediction, state) : state;
@@ -90,12 +96,36 @@ export async function passBlock(
   return {
     output: y.tensor,
     choices: held ?? own,
-    backward: (dy) => tape.backward(y, dy),
+    backward: (dy, kept) => {
+      if (kept) takeKept(tape, kept);
+      tape.backward(y, dy);
+      if (kept) giveKept(tape, kept);
+      return through ? h.grad?.view(h.tensor.shape) : undefined;
+    },
     dispose: () => {
       tape.dispose();
       for (const tensor of [own.routes?.rows, own.routes?.weights, own.selection?.indices]) tensor?.dispose();
     },
   };
+}
+
+/** Gradients of the keys and values that later blocks have read of this one. */
+function takeKept(tape: Tape, kept: Map<string, Tensor>): void {
+  for (const [name, value] of tape.shared) {
+    const gradient = kept.get(name);
+    if (!gradient) continue;
+    value.grad = tape.keep(gradient);
+    kept.delete(name);
+  }
+}
+
+/** Adds those of what this block has read of an earlier one. */
+function giveKept({ rt, read }: Tape, kept: Map<string, Tensor>): void {
+  for (const [name, { grad }] of read) {
+    const sum = kept.get(name);
+    if (grad && sum) ops.add(rt, sum, grad, sum);
+    else if (grad) kept.set(name, grad.view(grad.shape));
+  }
 }
 
 type Trained = AttentionPlan | MlaPlan | RecurrentPlan | Extract<BlockPlan['attention'], { readonly kind: 'nothing' }>;
@@ -134,7 +164,7 @@ function ended(tape: Tape, { perLayer, scalar }: BlockPlan, h: Value, { carried 
     const { first, size, gate, back, postNorm, activation } = perLayer;
     const own = tape.keep(tape.rt.allocate('f32', [h.tensor.shape[0] as number, size]));
     ops.sliceColumns(tape.rt, perLayerVectors(carried), own, { first });
-    const inner = tape.gated(tape.linear(h, gate), tape.input(own), { kind: 'gated', activation });
+    const inner = tape.gated(tape.linear(h, gate), tape.constant(own), { kind: 'gated', activation });
     y = tape.add(h, tape.norm(tape.linear(inner, back), postNorm));
   }
   return scalar === undefined ? y : scaledBy(tape, y, weightOf(tape.weights, scalar));

@@ -30,4 +30,13 @@ export const tuneOps = {
     t: { w: Tensor; g: Tensor; s: Tensor; scale: Tensor; zero: Tensor; v: Tensor; f: Tensor; e: Tensor },
     p: { rate: number; factorRate: number; zeroRate: number } & Grouped,
   ) => rt.enqueue('tune_step', [t.w, t.g, t.s, t.scale, t.zero, t.v, t.f, t.e], [t.v, t.f, t.e], p),
+
+  scaleGradient: (rt: NativeRuntime, t: { dw: Tensor; w: Tensor; f: Tensor }, g: Tensor, p: { groupSize: number }) =>
+    rt.enqueue('tune_scale_gradient', [t.dw, t.w, t.f, g], [g], p),
+
+  adam: (
+    rt: NativeRuntime,
+    t: { f: Tensor; g: Tensor; m: Tensor; v: Tensor },
+    p: { step: number; rate: number; beta1: number; beta2: number; eps: number; least: number; most: number },
+  ) => rt.enqueue('tune_adam', [t.f, t.g, t.m, t.v], [t.f, t.g, t.m, t.v], p),
 } as const;

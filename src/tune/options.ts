@@ -18,6 +18,8 @@ export type Start = 'least' | 'nearest';
 export const STARTS: readonly Start[] = ['least', 'nearest'];
 
 export const DEFAULT_STEPS = 200;
+/** How often the batches held out are asked. */
+export const LOOKS = 20;
 
 /** What no option of the command sets. */
 export const TUNE_DEFAULTS: Omit<TuneOptions, 'steps' | 'seed'> = {

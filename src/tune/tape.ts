@@ -17,6 +17,9 @@ export interface Value {
   readonly wanted: boolean;
 }
 
+/** Where the gradient of a linear's weight goes: added to dW f32 [N,K], or made by the caller of the linear's input and that of its output. */
+export type WeightGradient = Tensor | ((x: Tensor, dy: Tensor) => void);
+
 /** The action of a gate on the values that it multiplies. */
 export type GatedPlan = Exclude<GatePlan, { readonly kind: 'plain' }>;
 
@@ -27,16 +30,25 @@ export type GatedPlan = Exclude<GatePlan, { readonly kind: 'plain' }>;
 export class Tape {
   private readonly products: (() => void)[] = [];
   private readonly owned: Tensor[] = [];
+  /** Keys and values that later blocks read, and those read of earlier ones, as states carry them (src/model/kept-keys.ts). */
+  readonly shared = new Map<string, Value>();
+  readonly read = new Map<string, Value>();
 
-  /** `gradients`: dW f32 [N,K] of the linears that are trained, by NAME, which backward() adds to. */
+  /** `gradients`: of the linears that are trained, by NAME. `through`: gradients go on to what the block is given. */
   constructor(
     readonly rt: NativeRuntime,
     readonly weights: BlockWeights,
-    private readonly gradients: ReadonlyMap<string, Tensor>,
+    private readonly gradients: ReadonlyMap<string, WeightGradient>,
+    private readonly through = false,
   ) {}
 
   /** What the block is given. The tensor stays the caller's. */
   input(tensor: Tensor): Value {
+    return { tensor, wanted: this.through };
+  }
+
+  /** What nothing is trained through. */
+  constant(tensor: Tensor): Value {
     return { tensor, wanted: false };
   }
 
@@ -45,7 +57,8 @@ export class Tape {
     const gradient = this.gradients.get(plan.name);
     const y = this.made(applyLinear(rt, this.weights, plan, x.tensor), x.wanted || gradient !== undefined);
     return this.record(y, (dy) => {
-      if (gradient) ops.linearWeightGradient(rt, x.tensor, dy, gradient, { accumulate: true });
+      if (typeof gradient === 'function') gradient(x.tensor, dy);
+      else if (gradient) ops.linearWeightGradient(rt, x.tensor, dy, gradient, { accumulate: true });
       if (!x.wanted) return;
       const { dx, accumulate } = this.into(x);
       ops.linearInputGradient(rt, dy, weightOf(this.weights, `${plan.name}.weight`), dx, { accumulate });
@@ -122,7 +135,7 @@ export class Tape {
         ];
         const of = { ...given, starts, dy, ...(selection && { selected: selection.indices }), ...(sinks && { sinks }) };
         ops.attentionBackward(rt, of, { dq, dk, dv }, { ...p, ...chosen });
-        for (const [i, grad] of [dq, dk, dv].entries()) (values[i] as Value).grad = grad;
+        for (const [i, grad] of [dq, dk, dv].entries()) this.give(values[i] as Value, grad);
       },
     );
   }
@@ -142,8 +155,8 @@ export class Tape {
       if (plan.kind === 'clamped') ops.clampedSwigluBackward(rt, of, out, { alpha: plan.alpha, limit: plan.limit });
       else if (plan.kind === 'limited') ops.limitedGateBackward(rt, of, out, { limit: plan.limit });
       else ops.gatedActivationBackward(rt, of, out, { act: plan.activation });
-      gate.grad = out.dgate;
-      up.grad = out.dup;
+      this.give(gate, out.dgate);
+      this.give(up, out.dup);
     });
   }
 
@@ -156,7 +169,7 @@ export class Tape {
     return this.record(this.made(y, x.wanted), (dy) => {
       if (learned) ops.xieluBackward(rt, x.tensor, learned, dy, dy);
       else ops.activationBackward(rt, x.tensor, dy, dy, { act: act as ActivationName });
-      x.grad = dy;
+      this.give(x, dy);
     });
   }
 
@@ -181,15 +194,17 @@ export class Tape {
     });
   }
 
-  /** h + branch. What came before h must be done with by whatever stands between it and the branch, which shares its gradient. */
+  /** h + branch, which takes the sum's gradient over. */
   add(h: Value, branch: Value): Value {
     const y = this.rt.allocate('f32', h.tensor.shape);
     ops.add(this.rt, h.tensor, branch.tensor, y);
     return this.record(this.made(y, h.wanted || branch.wanted), (dy) => {
-      branch.grad = dy;
-      if (!h.wanted) return;
-      h.grad = this.keep(this.rt.allocate('f32', dy.shape));
-      ops.cast(this.rt, dy, h.grad);
+      if (h.wanted) {
+        const own = this.keep(this.rt.allocate('f32', dy.shape));
+        ops.cast(this.rt, dy, own);
+        this.give(h, own);
+      }
+      this.give(branch, dy);
     });
   }
 
@@ -218,6 +233,12 @@ export class Tape {
   keep(tensor: Tensor): Tensor {
     this.owned.push(tensor);
     return tensor;
+  }
+
+  /** Adds to the gradient of x; the tensor may become it. */
+  give(x: Value, gradient: Tensor): void {
+    if (x.grad) ops.add(this.rt, x.grad, gradient, x.grad);
+    else x.grad = gradient;
   }
 
   /** Where a product puts the gradient of x. */

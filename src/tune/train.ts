@@ -8,7 +8,7 @@ import { RopeCache } from '../model/rope-cache.js';
 import type { BlockLane, BlockTask } from '../quantize/block-task.js';
 import { passBlock } from './block.js';
 import type { Latent } from './latent.js';
-import { STARTS, type Start, type TuneOptions } from './options.js';
+import { LOOKS, STARTS, type Start, type TuneOptions } from './options.js';
 
 /** What training a block came to: mean squared errors of its output on the batches held out. */
 export interface Training {
@@ -24,9 +24,8 @@ interface Look {
   readonly loss: number;
 }
 
-/** The share of the batches that only chooses the step, and how often it is asked. */
+/** The share of the batches that only chooses the step. */
 const HELD_OUT = 1 / 8;
-const LOOKS = 20;
 
 /**
  * Signed gradient descent (SignRound, arXiv:2309.05516, algorithm 1) on the mean squared error of a block's output, a batch a step, with

@@ -320,6 +320,8 @@ export const trainingCases: readonly ArgumentCase[] = [
     { heads: 2, headDim: 3, groups: 1, size: 5 },
     'step rate',
   ),
+  row('soft_cap_backward', 'y: f32 4,6; dy: f32 4,6', 'dx: f32 4,6', { scale: 1, cap: 2 }),
+  row('divergence', 'logits: f32 4,6; target: f32 4,6', 'dlogits: f32 4,6; sums: f64 4', { factor: 1 }),
   row('output_error', 'y: f32 4,6; target: f32 4,6', 'dy: f32 4,6; sums: f64 4'),
   row('tune_start', 'w: f32 3,8; codes: u8 3,8; scale: f32 3,2; zero: f32 3,2', 'v: f32 3,8', {
     ...type,
@@ -336,6 +338,16 @@ export const trainingCases: readonly ArgumentCase[] = [
     'w: f32 3,8; g: f32 3,8; s: f32 3,2; scale: f32 3,2; zero: f32 3,2; v: f32 3,8; f: f32 3,2; e: f32 3,2',
     'v: f32 3,8; f: f32 3,2; e: f32 3,2',
     { ...type, groupSize: 4, rate: 1, factorRate: 1, zeroRate: 1 },
+  ),
+  row('tune_scale_gradient', 'dw: f32 3,8; w: f32 3,8; f: f32 3,2; g: f32 3,2', 'g: f32 3,2', { groupSize: 4 }),
+  row(
+    'tune_adam',
+    'f: f32 3,2; g: f32 3,2; m: f32 3,2; v: f32 3,2',
+    'f: f32 3,2; g: f32 3,2; m: f32 3,2; v: f32 3,2',
+    {
+      ...{ step: 1, rate: 1e-3, beta1: 0.9, beta2: 0.99, eps: 1e-9, least: 0.25, most: 4 },
+    },
+    'f',
   ),
 ];
 

@@ -1,4 +1,4 @@
-// tune_start, tune_grid, tune_round, tune_step.
+// tune_start, tune_grid, tune_round, tune_step, tune_scale_gradient, tune_adam.
 #include "ops/tune.h"
 
 #include <algorithm>
@@ -128,10 +128,40 @@ void step(Call& call, Exec& exec) {
   });
 }
 
+void scale_gradient(Call& call, Exec& exec) {
+  const ops::TuneScaleGradient a(call);
+  const float *dw = a.dw.data<float>(), *w = a.w.data<float>(), *f = a.f.data<float>();
+  float* g = a.g.data<float>();
+  groups(exec, a.of, [&](int64_t at, int64_t first) {
+    double sum = 0;
+    for (int64_t i = first; i < first + a.of.length; ++i) sum += static_cast<double>(dw[i]) * static_cast<double>(w[i]);
+    g[at] += static_cast<float>(sum / static_cast<double>(f[at]));
+  });
+}
+
+void adam(Call& call, Exec& exec) {
+  const ops::TuneAdam a(call);
+  float *f = a.f.data<float>(), *g = a.g.data<float>(), *m = a.m.data<float>(), *v = a.v.data<float>();
+  const double steps = static_cast<double>(a.step);
+  const double of_m = 1 / (1 - std::pow(a.beta1, steps)), of_v = 1 / (1 - std::pow(a.beta2, steps));
+  exec.pool.parallel_for(a.f.elements(), 1 << 12, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      const double slope = g[i];
+      m[i] = static_cast<float>(a.beta1 * m[i] + (1 - a.beta1) * slope);
+      v[i] = static_cast<float>(a.beta2 * v[i] + (1 - a.beta2) * slope * slope);
+      const double step = a.rate * (m[i] * of_m) / (std::sqrt(v[i] * of_v) + a.eps);
+      f[i] = std::clamp(static_cast<float>(f[i] - step), a.least, a.most);
+      g[i] = 0;
+    }
+  });
+}
+
 LPQ_OP(start, "tune_start");
 LPQ_OP(grid, "tune_grid");
 LPQ_OP(round, "tune_round");
 LPQ_OP(step, "tune_step");
+LPQ_OP(scale_gradient, "tune_scale_gradient");
+LPQ_OP(adam, "tune_adam");
 
 }  // namespace
 }  // namespace lpq::tune

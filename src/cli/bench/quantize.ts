@@ -8,6 +8,7 @@ import type { SyntheticCheckpoint } from '../../../bench/synthetic.js';
 import { addon, createRuntime, type NativeRuntime } from '../../../native/binding.js';
 import type { Calibration } from '../../calibrate/text.js';
 import { LpqError } from '../../core/error.js';
+import { needsOf } from '../../quantize/method.js';
 import { integer } from '../options/parse.js';
 import { deviceFor, givenSettings, type MethodFlags, methodOptions, prepared } from '../quantize/method.js';
 import { methodOf } from '../quantize/methods.js';
@@ -58,7 +59,7 @@ async function benchQuantize(flags: BenchFlags, run: Run): Promise<void> {
   const { seed = 0, ...checked } = given;
   const typed = checked.bits === undefined && checked.dtype === undefined ? { bits: 4, ...checked } : checked;
   const settings: FullSettings = { ...mergeSettings(typed, {}), seed };
-  const calibrated = methodOf(settings).needs !== 'weights';
+  const calibrated = needsOf(methodOf(settings), settings) !== 'weights';
   if (!calibrated && ids !== undefined)
     throw new LpqError('LPQ_USAGE', `--ids has no effect with --method ${settings.method}, which takes no calibration`);
   if (kept !== undefined) refuseExisting(kept);

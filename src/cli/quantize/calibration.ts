@@ -10,8 +10,12 @@ import { bytes } from '../terminal/units.js';
 import { version } from '../version.js';
 import type { CalibrationOptions } from './options.js';
 
-/** The calibration sequences that the options ask for, reported. Errors as loadMix(). */
-export async function calibrate({ source, settings, calib }: CalibrationOptions, run: Run): Promise<Calibration> {
+/** The calibration sequences that the options ask for, and `further` ones, reported. Errors as loadMix(). */
+export async function calibrate(
+  { source, settings, calib }: CalibrationOptions,
+  run: Run,
+  further = 0,
+): Promise<Calibration> {
   const { bundledCalibration } = await import('../../calibrate/bundled.js');
   const { ChatTemplate } = await import('../../calibrate/chat.js');
   const { loadMix } = await import('../../calibrate/mix.js');
@@ -23,6 +27,7 @@ export async function calibrate({ source, settings, calib }: CalibrationOptions,
     samples,
     length: seqLen,
     seed,
+    ...(further > 0 && { further }),
     join: calibJoin,
     prefix: openPrefix(source, bos).ids,
     prefixConversations: bos === 'always',
@@ -94,7 +99,8 @@ export async function saveStatistics(
   const { collectStatistics } = await import('../../quantize/collect.js');
   const { statisticsBytes } = await import('../../../formats/statistics/write.js');
   const { source, saveStats: output = '', partial, settings } = options;
-  const request = { source, output, calibration, version: version(), ...(settings.mtp && { mtp: true }) };
+  const { further, ...read } = calibration;
+  const request = { source, output, calibration: read, version: version(), ...(settings.mtp && { mtp: true }) };
   const sizeOf = (manifest: StatisticsManifest) => statisticsBytes(Object.values(manifest.feeds));
   if (partial === 'resume' && existsSync(output)) {
     const manifest = await sameStatistics(request, rts);

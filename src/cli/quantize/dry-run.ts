@@ -17,7 +17,7 @@ import { table } from '../terminal/table.js';
 import { calibrate } from './calibration.js';
 import { deviceFor } from './method.js';
 import { methodOf } from './methods.js';
-import { needsOf, plannedSeconds } from './needs.js';
+import { extraSeconds, needsOf, plannedSeconds } from './needs.js';
 import type { QuantizeFlags, QuantizeOptions } from './options.js';
 import { schemesFrom } from './schemes.js';
 
@@ -143,16 +143,10 @@ async function timedNeeds(
   statistics: SavedStatistics | undefined,
   run: Run,
 ): Promise<Needs> {
-  const { solveBlock, method } = await methodOf(options.settings).quantizer(options.settings);
-  if (solveBlock && flags.timed)
-    throw new LpqError('LPQ_USAGE', `--timed does not know how long --method ${method} trains whole blocks`, {
-      hint: 'Leave --tune out, and add the time of docs/methods.md.',
-    });
-  if (solveBlock) run.report.warn('the memory is that of GPTQ; training whole blocks takes more');
   if (!flags.timed) return needsOf(options, false);
   const rts = openRuntimes(run, deviceFor(options.settings, flags));
   const needs = await needsOf(options, rts[0]?.device !== 'cpu');
-  const quantizer = await methodOf(options.settings).quantizer(options.settings);
+  const { solveBlock, ...quantizer } = await methodOf(options.settings).quantizer(options.settings);
   const planned = await plannedSeconds(options, rts);
   if (planned !== undefined) return planned > 0 ? { ...needs, seconds: planned } : needs;
   const started = performance.now();
@@ -167,7 +161,12 @@ async function timedNeeds(
       ...(statistics && { statistics }),
     };
     const { block, blockSeconds, seconds } = await timeBlock(rts, source, request, () => run.interrupt.check());
-    return { ...needs, seconds: before + seconds, block: { index: block, seconds: blockSeconds } };
+    const timed = { ...needs, block: { index: block, seconds: blockSeconds } };
+    const extra = await extraSeconds(options, rts);
+    // The products of training are known, and not what comes between them.
+    return extra === undefined
+      ? { ...timed, seconds: before + seconds }
+      : { ...timed, leastSeconds: before + seconds + extra };
   } finally {
     source.close();
   }

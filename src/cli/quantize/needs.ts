@@ -1,3 +1,4 @@
+import type { SourceCheckpoint } from '../../../formats/canonical/source.js';
 import { tensorBytes } from '../../../formats/safetensors/dtypes.js';
 import type { TensorSpec } from '../../../formats/safetensors/header.js';
 import { streamOf } from '../../../formats/safetensors/stream.js';
@@ -5,6 +6,8 @@ import type { NativeRuntime } from '../../../native/binding.js';
 import { openBlocks, planSource } from '../../model/graph.js';
 import { type CalibrationSize, memoryOf, outputBytes } from '../../quantize/estimate.js';
 import { operationsOf, rateOf } from '../../quantize/estimate-time.js';
+import type { ExtraNeeds } from '../../quantize/method.js';
+import { planQuantization } from '../../quantize/plan.js';
 import { isPlan, openOrPlan } from '../../quantize/planned-source.js';
 import { SourceView } from '../../quantize/source-view.js';
 import type { Needs } from '../options/preflight.js';
@@ -12,6 +15,8 @@ import { methodOf } from './methods.js';
 import type { QuantizeOptions } from './options.js';
 import { schemesFrom } from './schemes.js';
 
+/** A process and its text before it has a model (src/quantize/estimate.ts). */
+const PROCESS_BYTES = 115e6;
 /** A run of fewer operations ends before its time would matter; measuring the rate takes 2e10. */
 const WORTH_TIMING = 1e13;
 
@@ -28,10 +33,25 @@ export async function needsOf(
     const graph = openBlocks(view, settings.mtp);
     const bytes = [...view.names()].reduce((sum, name) => sum + sizeOf(view.spec(name)), 0);
     const shards = streamOf(dir)?.mostBytes;
-    return { output, ...(shards !== undefined && { shards }), ...memoryOf(graph, bytes, calibration, onDevice) };
+    const { rss, device } = memoryOf(graph, bytes, calibration, onDevice);
+    const { beside = 0, after = 0 } = (await extraOf(source, { settings, rules })) ?? {};
+    const most = Math.max(rss + beside, PROCESS_BYTES + after);
+    return { output, ...(shards !== undefined && { shards }), rss: most, device };
   } finally {
     source.close();
   }
+}
+
+/** What the method takes beside solving feeds. */
+async function extraOf(
+  source: SourceCheckpoint,
+  { settings, rules }: Pick<QuantizeOptions, 'settings' | 'rules'>,
+): Promise<ExtraNeeds | undefined> {
+  const { extraNeeds } = methodOf(settings);
+  if (!extraNeeds) return undefined;
+  const graph = openBlocks(source, settings.mtp);
+  const plan = planQuantization(graph, { ...schemesFrom(settings, rules), lmHead: settings.lmHead });
+  return extraNeeds(graph, planSource(source), plan, settings);
 }
 
 async function calibrationOf({
@@ -50,8 +70,23 @@ async function operationsIn(options: QuantizeOptions): Promise<{ operations: num
     const { mtp } = options.settings;
     const { blocks, predictions } = planSource(source);
     const plans = mtp ? [...blocks, ...predictions] : blocks;
-    const operations = operationsOf(openBlocks(source, mtp), plans, await calibrationOf(options));
+    const extra = (await extraOf(source, options))?.operations ?? 0;
+    const operations = extra + operationsOf(openBlocks(source, mtp), plans, await calibrationOf(options));
     return { operations, plan: isPlan(source) };
+  } finally {
+    source.close();
+  }
+}
+
+/** Seconds of what the method does beside solving feeds, at least; undefined: it does nothing more. */
+export async function extraSeconds(
+  options: QuantizeOptions,
+  rts: readonly NativeRuntime[],
+): Promise<number | undefined> {
+  const source = openOrPlan(options.source);
+  try {
+    const { operations = 0 } = (await extraOf(source, options)) ?? {};
+    return operations > 0 ? secondsOf(operations, rts) : undefined;
   } finally {
     source.close();
   }

@@ -145,6 +145,7 @@ export async function quantizeOptions(
       hint: 'Quantize in one process: their forward pass needs the whole model.',
     });
   const redo = redoOf(flags, methodOf(settings));
+  requireWhole(flags, methodOf(settings).wholeModel?.(settings), redo);
   const place = flags.shard && !flags.dryRun && !flags.printRecipe ? shardPath(output, flags.shard) : output;
   return {
     ...calibration,
@@ -157,6 +158,15 @@ export async function quantizeOptions(
     ...(flags.shard && { shard: flags.shard }),
     ...(typeof flags.eval !== 'boolean' || !flags.eval ? { evalText: flags.eval } : {}),
   };
+}
+
+/** Throws LPQ_USAGE for a part of a model where an option needs all of it. */
+function requireWhole(flags: QuantizeFlags, needs: string | undefined, redo: Redo | undefined): void {
+  const other = redo ? '--redo' : flags.shard ? '--shard' : flags.stream ? '--stream' : undefined;
+  if (needs === undefined || other === undefined) return;
+  throw new LpqError('LPQ_USAGE', `${needs} does not go with ${other}: it needs the whole model again in every step`, {
+    hint: 'Leave one of them out.',
+  });
 }
 
 /** What is kept of an earlier run, if anything is. Throws LPQ_USAGE. */

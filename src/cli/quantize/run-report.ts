@@ -3,7 +3,8 @@ import path from 'node:path';
 import type { Evaluation } from '../../../formats/report/schema.js';
 import type { NativeRuntime } from '../../../native/binding.js';
 import type { Span } from '../../quantize/events.js';
-import { buildReport, type ModuleFacts } from '../../report/build.js';
+import type { QuantizeSummary } from '../../quantize/run.js';
+import { buildReport } from '../../report/build.js';
 import { StageClock } from '../../report/clock.js';
 import { writeReport } from '../../report/write.js';
 import type { Run } from '../run.js';
@@ -27,7 +28,7 @@ export class RunReport {
   /** The output is complete: a report that cannot be written is no reason to fail. */
   async write(
     output: string,
-    modules: readonly ModuleFacts[],
+    { modules, scaleTraining }: Pick<QuantizeSummary, 'modules' | 'scaleTraining'>,
     { peak, evaluation }: { readonly peak: number; readonly evaluation: Evaluation | undefined },
     run: Run,
     named = output,
@@ -42,6 +43,7 @@ export class RunReport {
       stages: this.clock.list(),
       waits: this.waits,
       evaluations: evaluation ? [evaluation] : [],
+      scaleTraining,
       machine: {
         cpu: os.cpus()[0]?.model.trim() ?? 'unknown',
         cores: os.availableParallelism(),

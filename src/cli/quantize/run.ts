@@ -3,7 +3,7 @@ import type { OutputDirectory } from '../../../formats/directory/output-director
 import type { SavedStatistics } from '../../../formats/statistics/read.js';
 import type { NativeRuntime } from '../../../native/binding.js';
 import { counted } from '../../core/words.js';
-import type { ModuleLine } from '../../quantize/run.js';
+import type { ModuleLine, Resumption } from '../../quantize/run.js';
 import { registerOutput } from '../options/run-output.js';
 import type { Run } from '../run.js';
 import { version } from '../version.js';
@@ -12,6 +12,7 @@ import { CALIBRATION_FIELDS, TEXT_FIELDS } from './fields.js';
 import { measured } from './measure.js';
 import { prepared } from './method.js';
 import { methodOf } from './methods.js';
+import { modelSteps } from './model-steps.js';
 import type { QuantizeOptions } from './options.js';
 import { rangesOf } from './ranges.js';
 import type { RecipeFile, RecipeRule } from './recipe.js';
@@ -38,7 +39,7 @@ export async function quantizeInto(
   const { clock } = noted ?? {};
   const calibrates = readsText(method, settings) && !statistics;
   clock?.enter(calibrates ? 'calibration text' : 'preflight');
-  const calibration = calibrates ? await calibrate(options, run) : undefined;
+  const calibration = calibrates ? await calibrate(options, run, method.further?.(settings)) : undefined;
   const { needsOfRun } = await import('./needs.js');
   const { preflight } = await import('../options/preflight.js');
   // What is read at the end is there at the beginning.
@@ -61,6 +62,7 @@ export async function quantizeInto(
   clock?.enter('reading the model');
   let task: ReturnType<typeof run.report.task> | undefined;
   let [done, stage, total, directory] = [0, '', 0, undefined as OutputDirectory | undefined];
+  const model = modelSteps(run, clock, () => task?.end());
   const summary = await quantizeCheckpoint(
     rts,
     {
@@ -91,15 +93,9 @@ export async function quantizeInto(
         total = modules;
         task = run.report.task('quantize', total);
       },
-      onResume: ({ blocks, of, modules, damaged }) => {
-        run.report.event(
-          'resume',
-          { blocks, of, modules, damaged },
-          `continues from ${blocks} finished blocks of ${of}`,
-        );
-        if (damaged.length > 0)
-          run.report.warn(`block ${damaged.join(', ')} is damaged and will be computed again`, { damaged });
-        task = run.report.task('quantize', total - modules);
+      onResume: (resumption) => {
+        tellOfResumption(resumption, run);
+        task = run.report.task('quantize', total - resumption.modules);
       },
       onStage: (block, blocks, name) => {
         run.interrupt.check();
@@ -107,6 +103,7 @@ export async function quantizeInto(
         clock?.enter(`quantize ${name}`);
         task?.update(done, stage);
       },
+      onModelStep: model.step,
       onWarning: (text, data) => run.report.warn(text, data),
       onSpan: (span, seconds) => noted?.span(span, seconds),
       onModule: (row) => {
@@ -127,12 +124,19 @@ export async function quantizeInto(
   task?.end();
   for (const rt of rts) rt.products = 'f32'; // what follows measures and proves
   const seconds = (performance.now() - started) / 1000;
+  model.tell(summary.scaleTraining);
   tellOfIdle(summary.modules, run);
   const peak = process.resourceUsage().maxRSS * 1024; // the measure has memory of its own (docs/preflight.md)
   clock?.enter('measuring');
   const evaluation = noted && (await measured(options, rts[0] as NativeRuntime, seconds, run));
-  await noted?.write(output, summary.modules, { peak, evaluation }, run, options.reportAs);
+  await noted?.write(output, summary, { peak, evaluation }, run, options.reportAs);
   run.report.result(...finished(options, summary, { seconds, peak, evaluation }));
+}
+
+function tellOfResumption({ blocks, of, modules, damaged }: Resumption, run: Run): void {
+  run.report.event('resume', { blocks, of, modules, damaged }, `continues from ${blocks} finished blocks of ${of}`);
+  if (damaged.length > 0)
+    run.report.warn(`block ${damaged.join(', ')} is damaged and will be computed again`, { damaged });
 }
 
 /** Named up to this many; --json and the report name all. */

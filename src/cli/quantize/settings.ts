@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { LpqError } from '../../core/error.js';
 import { hintFor, type Meanings } from '../../core/names.js';
-import type { Method } from '../../quantize/method.js';
+import { type Method, needsOf } from '../../quantize/method.js';
 import {
   flagOf,
   isWords,
@@ -159,8 +159,9 @@ export function mergeSettings(flags: Settings, recipe: Settings, typed = true): 
 }
 
 /** Whether a run reads a calibration text. */
-export function readsText({ needs }: Pick<Method, 'needs'>, { inputScales, kvScales }: Settings): boolean {
-  return needs !== 'weights' || inputScales === true || kvScales === true;
+export function readsText(method: Pick<Method, 'needs'>, settings: Settings): boolean {
+  const { inputScales, kvScales } = settings;
+  return needsOf(method, settings) !== 'weights' || inputScales === true || kvScales === true;
 }
 
 /** Throws LPQ_USAGE for scales that the method changes, or that no module uses. */
@@ -182,7 +183,7 @@ function refuseText(method: string, idle: string | MethodOption | undefined): vo
   if (idle === undefined) return;
   const flag = typeof idle === 'string' ? idle : flagOf(idle);
   throw new LpqError('LPQ_USAGE', `${flag} has no effect with --method ${method}, which takes no calibration`, {
-    hint: `Leave the option out, or use ${methodThat(({ needs }) => needs !== 'weights')}.`,
+    hint: `Leave the option out, or use ${methodThat((each) => needsOf(each) !== 'weights')}.`,
   });
 }
 
@@ -208,9 +209,10 @@ interface CalibrationGiven {
  */
 export function checkCalibration(settings: FullSettings, flags: Settings, given: CalibrationGiven): FullSettings {
   const { calib, saveStats, stats } = given;
-  const { name, needs, options } = methodOf(settings);
   const method = methodOf(settings);
-  const ranged = method.needs === 'weights' && readsText(method, settings);
+  const { name, options } = method;
+  const needs = needsOf(method, settings);
+  const ranged = needs === 'weights' && readsText(method, settings);
   const flagged = [!ranged && calib && '--calib', saveStats && '--save-stats', stats && '--stats'] as const;
   const idle = flagged.find((flag) => flag);
   if (needs === 'weights') refuseText(name, idle || undefined);

@@ -59,6 +59,7 @@ function report(modules: ReportModule[], over: Partial<Report> = {}): Report {
     waits: { read: 1, write: 0.5 },
     machine: { cpu: 'a CPU', cores: 2, memory: 8e9, device: 'cpu' },
     evaluations: [],
+    scaleTraining: null,
     ...over,
   } satisfies Report);
 }
@@ -204,4 +205,19 @@ test('a grid of many blocks and experts names as many of them as there is room f
   const shown = [...html.matchAll(/>block (\d+)<\/text>/g)].map(([, block]) => Number(block));
   assert.ok(shown.length >= 12 && shown.length <= 24, String(shown));
   assert.equal(new Set(shown.map((block) => block % (shown[1] as number))).size, 1);
+});
+
+test('the training of scales has a chart of both curves', () => {
+  const curve = [
+    { step: 0, loss: 0.2, training: null },
+    { step: 10, loss: 0.15, training: 0.18 },
+  ];
+  const html = reportPage(
+    report([module('model.layers.0.mlp.up_proj')], {
+      scaleTraining: { steps: 10, kept: 10, tokens: 40_960, heldOut: 4096, curve },
+    }),
+  );
+  for (const text of ['Training of scales', 'held out', 'Step 10 of 10 was kept', 'step 10: 0.15'])
+    assert.ok(html.includes(text), text);
+  assert.ok(!reportPage(report([module('model.layers.0.mlp.up_proj')])).includes('Training of scales'));
 });

@@ -65,7 +65,7 @@ async function opened(name: string, index: number) {
   }
   const carried = () => Object.fromEntries([...made].map(([name, tensor]) => [name, tensor.view(tensor.shape)]));
   source.close();
-  return { block, plan, weights, state, target };
+  return { block, plan, weights, state, target, given: new Map([['h', h], ...made]) };
 }
 
 // qk-norms, post-norms with caps and windows, norms behind branches, fused projections, sinks' and partial rotation's kin; gated delta
@@ -117,7 +117,7 @@ for (const [name, index] of [
   ['falcon_h1', 0],
 ] as const)
   test(`${name}: the block as its stages make it, and gradients that central differences have`, async () => {
-    const { block, plan, weights, state, target } = await opened(name, index);
+    const { block, plan, weights, state, target, given } = await opened(name, index);
     assert.equal(withoutGradient(plan), undefined);
     const linears = block.stages.flatMap(({ feeds }) => feeds.flatMap((feed) => feed.linears));
     const gradients = new Map<string, Tensor>();
@@ -129,7 +129,7 @@ for (const [name, index] of [
     const ropes = new RopeCache();
     const dy = rt.allocate('f32', target.shape);
     const sums = rt.allocate('f64', [49]);
-    const pass = await passBlock(rt, plan, weights, ropes, state(), gradients);
+    const pass = await passBlock(rt, plan, weights, ropes, state(), gradients, undefined, true);
     const loss = async (): Promise<number> => {
       // Tokens go to the experts and see the keys that they did: routers and indexers are no part of what is trained.
       const pass = await passBlock(rt, plan, weights, ropes, state(), new Map(), held);
@@ -149,13 +149,28 @@ for (const [name, index] of [
       assert.ok(Math.abs(typed(pass.output)[i]! - value) <= 1e-5 * most, `element ${i}`);
     });
     ops.outputError(rt, pass.output, target, dy, sums);
-    pass.backward(dy);
+    const kept = new Map<string, Tensor>();
+    const before = pass.backward(dy, kept)!;
     await rt.sync();
 
     // Along the gradient itself the loss changes by its norm a unit. Steps of 3e-4 of the weight, or by which the loss changes by 3e-4 where
     // that is less, leave third derivatives (1e-7 of it) and the rounding of a loss in fp32 (about 1e-7 of it, over a change of 3e-4): a
     // bound of 1e-2.
     const whole = typed<Float64Array>(sums).reduce((a, b) => a + b, 0) / 2;
+    const expectSlope = async (what: string, tensor: Tensor, gradient: Tensor): Promise<void> => {
+      const norm = Math.sqrt(typed(gradient).reduce((sum, g) => sum + g * g, 0));
+      const before = typed(tensor).slice();
+      const step = 3e-4 * Math.min(Math.sqrt(before.reduce((sum, w) => sum + w * w, 0)), whole / norm);
+      const at = async (sign: number): Promise<number> => {
+        typed(tensor).forEach((_, i) => {
+          typed(tensor)[i] = before[i]! + (sign * step * typed(gradient)[i]!) / norm;
+        });
+        return loss();
+      };
+      const slope = ((await at(1)) - (await at(-1))) / (2 * step);
+      await at(0);
+      assert.ok(Math.abs(slope - norm) <= 1e-2 * norm, `${what}: ${slope}, not ${norm}`);
+    };
     for (const [linear, gradient] of gradients) {
       const norm = Math.sqrt(typed(gradient).reduce((sum, g) => sum + g * g, 0));
       // An expert that no token goes to has none, and nothing else.
@@ -164,19 +179,10 @@ for (const [name, index] of [
       assert.equal(norm > 0, (first as number) < (end as number), linear);
       // All experts are computed alike: the first two stand for them.
       if (norm === 0 || Number(expert?.[1] ?? 0) > 1) continue;
-      const weight = weights.get(`${linear}.weight`)!;
-      const before = typed(weight).slice();
-      const step = 3e-4 * Math.min(Math.sqrt(before.reduce((sum, w) => sum + w * w, 0)), whole / norm);
-      const at = async (sign: number): Promise<number> => {
-        typed(weight).forEach((_, i) => {
-          typed(weight)[i] = before[i]! + (sign * step * typed(gradient)[i]!) / norm;
-        });
-        return loss();
-      };
-      const slope = ((await at(1)) - (await at(-1))) / (2 * step);
-      await at(0);
-      assert.ok(Math.abs(slope - norm) <= 1e-2 * norm, `${linear}: ${slope}, not ${norm}`);
+      await expectSlope(linear, weights.get(`${linear}.weight`)!, gradient);
     }
+    await expectSlope('the input', given.get('h')!, before);
+    for (const [name, gradient] of kept) await expectSlope(name, given.get(name)!, gradient);
   });
 
 test('blocks without a gradient are named by what lacks it; in all other families all blocks are trained', async () => {

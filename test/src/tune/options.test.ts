@@ -31,7 +31,7 @@ test('no steps, no training', () => {
   assert.deepEqual(tuneOptions({ tune: 7, seed: 3 }), { ...TUNE_DEFAULTS, steps: 7, seed: 3 });
 });
 
-test('--tune alone takes 200 steps; no time is foretold for it; rounding to the nearest has none', () => {
+test('--tune alone takes 200 steps; the least time of training is foretold; rounding to the nearest reads a text if it is trained', () => {
   const model = path.join(root, 'share', 'tiny-llama');
   const run = (...options: string[]) =>
     spawnSync(
@@ -43,7 +43,11 @@ test('--tune alone takes 200 steps; no time is foretold for it; rounding to the 
       },
     );
   assert.match(run('--tune', '--print-recipe').stdout, /^tune: 200$/m);
-  assert.match(run('--tune', '--dry-run', '--timed').stderr, /--timed does not know how long --method gptq trains/);
-  assert.match(run('--tune', '5', '--method', 'rtn').stderr, /--tune has no effect with --method rtn/);
+  const text = ['--calib', path.join(root, 'test', 'fixtures', 'text.txt'), '--samples', '8', '--seq-len', '64'];
+  const told = run('--dry-run', '--timed', ...text, '--tune', '20', '--tune-scales', '20').stdout;
+  assert.match(told, /^.*about .* of memory, about .* or more, block 0 took/m);
+  const calibrated = ['--method', 'rtn', '--calib', 'x.txt', '--print-recipe'];
+  assert.match(run(...calibrated).stderr, /--calib has no effect with --method rtn/);
+  assert.match(run(...calibrated, '--tune', '5').stdout, /^tune: 5$/m);
   assert.match(run('--tune', '-1').stderr, /--tune does not take '-1'/);
 });

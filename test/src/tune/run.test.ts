@@ -8,6 +8,7 @@ import { GPTQ_DEFAULTS } from '../../../src/gptq/options.js';
 import { gptqQuantizer } from '../../../src/gptq/quantizer.js';
 import { type ModuleLine, quantizeCheckpoint } from '../../../src/quantize/run.js';
 import { schemeFromOptions } from '../../../src/quantize/scheme.js';
+import { rtnQuantizer } from '../../../src/rtn/quantizer.js';
 import { TUNE_DEFAULTS } from '../../../src/tune/options.js';
 import { tuned } from '../../../src/tune/quantizer.js';
 import { scratch } from '../../formats/scratch.js';
@@ -23,7 +24,7 @@ const calibration: Calibration = {
 /** As long as a tiny model needs. */
 const short = sequences.map((sequence) => sequence.slice(0, 24));
 
-async function run(name: string, steps: number, threads: number, mtp = false) {
+async function run(name: string, steps: number, threads: number, mtp = false, base = gptqQuantizer(GPTQ_DEFAULTS)) {
   const output = path.join(scratch(), 'out');
   const lines: ModuleLine[] = [];
   const warnings: string[] = [];
@@ -34,7 +35,7 @@ async function run(name: string, steps: number, threads: number, mtp = false) {
       output,
       scheme: schemeFromOptions({ bits: 3, groupSize: 32 }),
       rules: [],
-      quantizer: tuned(gptqQuantizer(GPTQ_DEFAULTS), { ...TUNE_DEFAULTS, steps, seed: 0 }),
+      quantizer: tuned(base, { ...TUNE_DEFAULTS, steps, seed: 0 }),
       calibration: name === 'llama' ? calibration : { ...calibration, sequences: short },
       lmHead: false,
       mtp,
@@ -56,6 +57,16 @@ test('the kept step has the least loss of those looked at; the same bytes on one
     const least = Math.min(...curve.map(({ loss }) => loss));
     assert.equal(curve.find(({ step }) => step === kept)!.loss, least);
     assert.ok(least <= curve[0]!.loss);
+  }
+});
+
+test('training begins with the nearest codes, too', async () => {
+  const { lines, warnings } = await run('llama', 20, 2, false, { ...rtnQuantizer(), statistics: true, original: true });
+  assert.deepEqual(warnings, []);
+  for (const { method, measures } of lines) {
+    assert.equal(method, 'rtn');
+    const { curve, kept } = measures!.tune!;
+    assert.ok(kept > 0 && curve.find(({ step }) => step === kept)!.loss < curve[0]!.loss);
   }
 });
 

@@ -1,0 +1,24 @@
+import type { Method } from '../quantize/method.js';
+import type { OptionValues } from '../quantize/option.js';
+import { TUNE_OPTION, tuneOptions } from './options.js';
+import { furtherSequences, SCALES_OPTION, scaleOptions } from './scales/options.js';
+
+export const trainsBlocks = (settings: OptionValues): boolean => tuneOptions(settings) !== undefined;
+export const trainsScales = (settings: OptionValues): boolean => scaleOptions(settings) !== undefined;
+
+/** What the descriptor of a method has whose results can be trained; trained() is its quantizer's other half. */
+export const training: Pick<Method, 'cpuOnly' | 'wholeModel' | 'further' | 'extraNeeds' | 'checkPlan'> & {
+  readonly options: Method['options'];
+} = {
+  options: [TUNE_OPTION, SCALES_OPTION],
+  cpuOnly: (settings) => (trainsBlocks(settings) ? '--tune' : trainsScales(settings) ? '--tune-scales' : undefined),
+  wholeModel: (settings) => (trainsScales(settings) ? '--tune-scales' : undefined),
+  further: (settings) => (trainsScales(settings) ? furtherSequences(settings) : 0),
+  extraNeeds: async (graph, plan, modules, settings) =>
+    trainsBlocks(settings) || trainsScales(settings)
+      ? (await import('./estimate.js')).trainingNeeds(graph, plan, modules, settings)
+      : { operations: 0, beside: 0, after: 0 },
+  async checkPlan(source, settings, plan) {
+    if (trainsScales(settings)) (await import('./scales/check.js')).requireTrainedScales(source, plan);
+  },
+};

@@ -1,0 +1,163 @@
+import type { NativeRuntime, Tensor } from '../../../native/binding.js';
+import { copyState, disposeState } from '../../calibrate/streams.js';
+import type { TokenBatch } from '../../model/batch.js';
+import { embedBatches, runBlock } from '../../model/forward.js';
+import type { BlockPlan } from '../../model/plan.js';
+import type { Block, BlockState, BlockWeights } from '../../model/program.js';
+import { RopeCache } from '../../model/rope-cache.js';
+import { disposeWeights, loadWeights } from '../../model/weights.js';
+import type { ModelTask } from '../../quantize/model-task.js';
+import { dequantizeResult } from '../../quantize/stored.js';
+import { passBlock } from '../block.js';
+import type { WeightGradient } from '../tape.js';
+import { type Head, headLoss } from './head.js';
+import type { TrainedScales } from './trained-scales.js';
+
+/**
+ * The quantized model with scales in training. A batch goes through it block by block, and back: what blocks are given is kept, and each
+ * block is computed again on the way back, so that the weights and the activations of one block are held at a time.
+ */
+export class Student {
+  private readonly rt: NativeRuntime;
+  private readonly ropes = new RopeCache();
+  private readonly blocks: readonly Block[];
+
+  /** `outer`: the unquantized model's weights outside of blocks, the caller's. */
+  constructor(
+    private readonly task: ModelTask,
+    private readonly scales: ReadonlyMap<string, TrainedScales>,
+    private readonly outer: BlockWeights,
+  ) {
+    this.rt = task.rt;
+    // The head does not read what layers of multi-token prediction make.
+    this.blocks = task.graph.blocks.filter(({ predicts }) => !predicts);
+  }
+
+  /** KL to the unquantized model, summed over the batch; `target`: what that model's head reads of it. */
+  async loss(batch: TokenBatch, target: Tensor): Promise<number> {
+    const { rt } = this;
+    let [state] = embedBatches(rt, this.task.graph, this.outer, [batch]) as [BlockState];
+    try {
+      for (const block of this.blocks) state = await this.through(block, state);
+      return (await this.atHead(state, target, false)).sum;
+    } finally {
+      disposeState(state);
+    }
+  }
+
+  /** The same; adds to the gradients of the scales, of the mean over tokens. */
+  async gradient(batch: TokenBatch, target: Tensor): Promise<number> {
+    const { rt, task } = this;
+    const entered: BlockState[] = embedBatches(rt, task.graph, this.outer, [batch]);
+    const kept = new Map<string, Tensor>();
+    let dy: Tensor | undefined;
+    try {
+      for (const block of this.blocks)
+        entered.push(await this.through(block, copyState(rt, entered.at(-1) as BlockState)));
+      const last = entered.pop() as BlockState;
+      let sum: number;
+      try {
+        ({ sum, gradient: dy } = await this.atHead(last, target, true));
+      } finally {
+        disposeState(last);
+      }
+      for (const block of this.blocks.toReversed()) {
+        const state = entered.pop() as BlockState;
+        try {
+          const before: Tensor | undefined = await this.back(block, state, dy as Tensor, kept, entered.length > 0);
+          dy?.dispose();
+          dy = before;
+        } finally {
+          disposeState(state);
+        }
+      }
+      return sum;
+    } finally {
+      dy?.dispose();
+      for (const tensor of kept.values()) tensor.dispose();
+      for (const state of entered) disposeState(state);
+    }
+  }
+
+  private async through(block: Block, state: BlockState): Promise<BlockState> {
+    const weights = await this.weightsOf(block);
+    try {
+      const next = await runBlock(this.rt, block, weights, state);
+      await this.rt.sync();
+      return next;
+    } finally {
+      disposeWeights(weights);
+    }
+  }
+
+  /** From the gradient of what a block makes to that of what it is given, which is the caller's; `through`: whether it is wanted. */
+  private async back(
+    block: Block,
+    state: BlockState,
+    dy: Tensor,
+    kept: Map<string, Tensor>,
+    through: boolean,
+  ): Promise<Tensor | undefined> {
+    const { rt, task } = this;
+    const weights = await this.weightsOf(block);
+    try {
+      const plan = task.plan.blocks[block.index] as BlockPlan;
+      const pass = await passBlock(rt, plan, weights, this.ropes, state, this.sinks(weights), undefined, through);
+      try {
+        const before = pass.backward(dy, kept);
+        await rt.sync();
+        return before;
+      } finally {
+        pass.dispose();
+      }
+    } finally {
+      disposeWeights(weights);
+    }
+  }
+
+  private async atHead(
+    { h }: BlockState,
+    target: Tensor,
+    gradient: boolean,
+  ): Promise<{ readonly sum: number; readonly gradient: Tensor | undefined }> {
+    const { rt, task, outer } = this;
+    const { name } = task.plan.head;
+    const weight = this.weightOf(name);
+    const weights: BlockWeights = new Map(outer);
+    if (weight) weights.set(`${name}.weight`, weight);
+    const head: Head = { plan: task.plan, weights, source: outer, gradient: this.sinks(weights).get(name) };
+    try {
+      return await headLoss(rt, head, h, target, gradient);
+    } finally {
+      weight?.dispose();
+    }
+  }
+
+  /** The weights of a block; those that are quantized as they are stored. */
+  private async weightsOf({ tensors }: Block): Promise<BlockWeights> {
+    const { rt, task } = this;
+    const names = [...tensors.keys()];
+    const stored = new Map(names.map((name) => [name, name.replace(/\.weight$/, '')]));
+    const plain = names.filter((name) => !task.modules.has(stored.get(name) as string));
+    const weights = await loadWeights(rt, task.source, plain, task.graph.transposed);
+    for (const [name, module] of stored) {
+      const weight = this.weightOf(module);
+      if (weight) weights.set(name, weight);
+    }
+    return weights;
+  }
+
+  private weightOf(name: string): Tensor | undefined {
+    const module = this.task.modules.get(name);
+    return this.scales.get(name)?.weight() ?? (module && dequantizeResult(this.rt, module));
+  }
+
+  private sinks(weights: BlockWeights): Map<string, WeightGradient> {
+    return new Map(
+      [...this.scales].flatMap(([name, scales]) => {
+        const weight = weights.get(`${name}.weight`);
+        return weight ? [[name, (x: Tensor, dy: Tensor) => scales.add(weight, x, dy)] as const] : [];
+      }),
+    );
+  }
+}
