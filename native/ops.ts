@@ -88,6 +88,9 @@ export const ops = {
     p: { accumulate?: boolean } = {},
   ) => rt.enqueue('linear', bias ? [x, weight, bias] : [x, weight], [y], multiplied(rt, p)),
 
+  /** CPU only: a weight of 16 bits as linear reads it fastest for few rows (native/ops/linalg.h). */
+  bandWeight: (rt: NativeRuntime, weight: Tensor, words: Tensor) => rt.enqueue('band_weight', [weight], [words]),
+
   /** Rotary positions, in place (native/ops/attention.h). */
   rope: (
     rt: NativeRuntime,

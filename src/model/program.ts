@@ -98,13 +98,15 @@ export interface BlockState {
  * The current weights of one block, by full weight name; the quantizer replaces entries as it goes. `packed`: linears that
  * are multiplied in packed form, by NAME.weight, which then is no entry; `mixed` likewise for W4Ax. `activations`: what the
  * linears read instead of their input, by NAME, while their weights are entries in floats. `joined`: what is multiplied instead of a
- * linear of this NAME and its siblings, whose weights then are no entries (siblings.ts).
+ * linear of this NAME and its siblings, whose weights then are no entries (siblings.ts). `banded`: weights in the order in which
+ * products of few rows read them, by NAME.weight (banded.ts).
  */
 export type BlockWeights = Map<string, Tensor> & {
   packed?: Map<string, PackedWeight>;
   mixed?: Map<string, MixedWeight>;
   activations?: ReadonlyMap<string, ActivationForm>;
   joined?: Map<string, JoinedLinear>;
+  banded?: Map<string, Tensor>;
   kv?: KvForm;
 };
 
