@@ -187,9 +187,7 @@ async function writeTexts(
       hooks.onStep?.();
       const values = await steps.logits(open.map(({ entry }) => entry));
       decoded += open.length;
-      await Promise.all(
-        open.map((sequence, i) => take(sequence, values.subarray(i * vocab, (i + 1) * vocab), hooks)),
-      );
+      await Promise.all(open.map((sequence, i) => take(sequence, values.subarray(i * vocab, (i + 1) * vocab), hooks)));
     }
   } finally {
     steps.dispose();

@@ -7,12 +7,16 @@ import type { BlockWeights, LinearRef } from './program.js';
  * products of few rows read them (`weights.banded`); results are the same. Weights as they were stay: they are views of mapped files,
  * and others may read them. Joined weights, copies that nothing else reads, go. For weights that are used whole and not changed.
  */
-export function bandLinears(rt: NativeRuntime, weights: BlockWeights, linears: Iterable<Pick<LinearRef, 'name'>>): void {
+export function bandLinears(
+  rt: NativeRuntime,
+  weights: BlockWeights,
+  linears: Iterable<Pick<LinearRef, 'name'>>,
+): void {
   if (rt.device !== 'cpu') return;
   for (const { name } of linears) {
     const key = `${name}.weight`;
     const weight = weights.get(key);
-    if (!weight || weight.shape.length !== 2 || weights.banded?.has(key)) continue;
+    if (weight?.shape.length !== 2 || weights.banded?.has(key)) continue;
     const stored = rt.products === 'bf16' ? inBf16(rt, weight) : weight;
     if (stored.dtype === 'f16' || stored.dtype === 'bf16') {
       weights.banded ??= new Map();
