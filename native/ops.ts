@@ -1,6 +1,7 @@
 import { backwardOps } from './backward-ops.js';
 import type { DType, NativeRuntime, OpParams, Tensor } from './binding.js';
 import { cacheOps } from './cache-ops.js';
+import { codedOps } from './coded-ops.js';
 import { hyperOps } from './hyper-ops.js';
 import { kvOps } from './kv-ops.js';
 import { multiplied } from './multiplied.js';
@@ -358,6 +359,7 @@ export const ops = {
 
   ...backwardOps,
   ...packedOps,
+  ...codedOps,
   ...w4axOps,
   ...cacheOps,
   ...kvOps,

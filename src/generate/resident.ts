@@ -3,6 +3,7 @@ import { tell } from '../core/activity.js';
 import { bandLinears } from '../model/banded.js';
 import { loadOuter } from '../model/forward.js';
 import { openModel } from '../model/graph.js';
+import { settlePacked } from '../model/packed.js';
 import type { Block, BlockWeights, ModelGraph } from '../model/program.js';
 import { joinSiblings } from '../model/siblings.js';
 import type { WeightSource } from '../model/source.js';
@@ -32,11 +33,13 @@ export async function loadResident(
   const blocks: BlockWeights[] = [];
   const outer = await loadOuter(rt, source, graph);
   try {
+    await settlePacked(rt, outer);
     bandLinears(rt, outer, [graph.head]);
     for (const block of graph.blocks) {
       const weights = await loadWeights(rt, source, block.tensors.keys(), graph.transposed);
       blocks.push(weights);
       if (join) await joinSiblings(rt, block, weights);
+      await settlePacked(rt, weights);
       bandLinears(rt, weights, linearsOf(block, weights));
       tell('loading block', blocks.length, graph.blocks.length);
       // What is being copied to a device is held on the host until it has arrived.

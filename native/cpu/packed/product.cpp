@@ -170,7 +170,7 @@ namespace {
 
 // Rows first .. of x times panels `panel` .. of one band.
 void multiply_panels(const Form& form, const Activations& given, int64_t m, int64_t first, int64_t panel, int panels,
-                     DType dtype, void* y) {
+                     DType dtype, void* y, const float* bias) {
   const Kernels& kernels = active_kernels();
   alignas(64) float sums[kBand * kMostRows * kPanel];
   Panel p{};
@@ -187,7 +187,6 @@ void multiply_panels(const Form& form, const Activations& given, int64_t m, int6
   p.constant = form.constant;
   p.y = sums;
   (form.whole ? kernels.whole : kernels.multiply)[form.bits - 1](p);
-  const float* bias = at<float>(form, form.bias);
   const int64_t n0 = panel * kPanel, last = std::min(n0 + panels * kPanel, form.n);
   for (int64_t r = 0; r < p.rows; ++r)
     for (int64_t n = n0; n < last; ++n) {
@@ -198,8 +197,9 @@ void multiply_panels(const Form& form, const Activations& given, int64_t m, int6
 
 }  // namespace
 
-void multiply(const Form& form, int64_t m, DType dtype, const void* x, void* y, ThreadPool& pool) {
+void multiply(const Form& form, int64_t m, DType dtype, const void* x, void* y, ThreadPool& pool, const float* bias) {
   if (m == 0) return;
+  if (form.bias) bias = at<float>(form, form.bias);
   const Activations given = activations(form, m, dtype, x, pool);
   // Rows outermost: a worker's neighbours read the same x, and the weights of a few panels stay in its cache. As many
   // panels as kernels take at once, unless threads would have too few pieces to share evenly. 1, 2 and 4 divide a band.
@@ -211,7 +211,7 @@ void multiply(const Form& form, int64_t m, DType dtype, const void* x, void* y, 
       items * parts, std::max<int64_t>(1, (int64_t{1} << 18) / work), [&](int64_t begin, int64_t end, int) {
         for (int64_t item = begin; item < end; ++item) {
           const int64_t panel = item % items * wide, panels = std::min(wide, form.panels() - panel);
-          multiply_panels(form, given, m, item / items * kMostRows, panel, static_cast<int>(panels), dtype, y);
+          multiply_panels(form, given, m, item / items * kMostRows, panel, static_cast<int>(panels), dtype, y, bias);
         }
       });
 }

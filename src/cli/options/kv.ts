@@ -82,7 +82,7 @@ export async function openEvaluated(
   const rt = openRuntime(run, { ...flags, device, activations: activationsOf(dir, flags.activations) });
   checkProducts(rt, flags);
   const { openWeights } = await import('../../artifact/open.js');
-  const opened = await openWeights(dir, rt, kernels);
+  const opened = await openWeights(dir, rt, { kernels, coded: generates });
   const source = withCache(opened, wish);
   const cache = plain ? ('f16' as const) : (source.kv ?? ('exact' as const));
   return { rt, source, cache, close: () => opened.close() };
