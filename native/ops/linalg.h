@@ -29,8 +29,8 @@ struct Linear : Arguments {
   explicit Linear(const Call& call) : Arguments(call, "linear") {
     const int64_t n = y.dim(1), k = x.dim(1);
     if (banded) {
-      require_dtype(weight, "weight", {f16, DType::bf16});
       require_shape(weight, "weight", {(n + 31) / 32, (k + 1) / 2, 64});
+      require_dtype(weight, "weight", {f16, DType::bf16});
     } else {
       require_shape(weight, "weight", {n, k});
     }
