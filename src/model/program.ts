@@ -37,6 +37,8 @@ export interface LinearRef {
 export interface Feed {
   readonly id: string;
   readonly linears: readonly LinearRef[];
+  /** Their products are cut into further parts, and so not read as columns of one. */
+  readonly apart?: true;
 }
 
 /** Linears that are multiplied as one: its rows are theirs, one below another. `name` stands for NAME.weight and NAME.bias alone. */
