@@ -240,8 +240,7 @@ Napi::Value RuntimeHandle::allocate(const Napi::CallbackInfo& info) {
     const DType dtype = dtype_from_name(info[0].ToString().Utf8Value());
     auto shape = shape_from_js(info[1]);
     if (cuda_)
-      return TensorHandle::wrap(info.Env(),
-                                cuda::with_room(*queue_, [&] { return cuda_->allocate(dtype, shape); }));
+      return TensorHandle::wrap(info.Env(), cuda::with_room(*queue_, [&] { return cuda_->allocate(dtype, shape); }));
     Tensor made = lpq::allocate(dtype, shape);
     if (recording_) recording_->made.insert(made.storage);
     return TensorHandle::wrap(info.Env(), std::move(made));

@@ -26,7 +26,8 @@ bool Recording::matches(const Recording& other) const {
   const auto same = [&](const Tensor& a, const Tensor& b) {
     if (a.dtype != b.dtype || a.shape != b.shape || a.offset != b.offset || a.device != b.device) return false;
     if (!made.count(a.storage)) return a.storage == b.storage;
-    return other.made.count(b.storage) > 0 && twins.emplace(a.storage.get(), b.storage.get()).first->second == b.storage.get();
+    return other.made.count(b.storage) > 0 &&
+           twins.emplace(a.storage.get(), b.storage.get()).first->second == b.storage.get();
   };
   for (size_t i = 0; i < calls.size(); ++i) {
     const auto& [op, call] = calls[i];

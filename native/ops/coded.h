@@ -1,4 +1,5 @@
-// coded_bytes, lay_codes and linear_codes: products on the CPU over codes of 1 to 8 bits, as cpu/packed/form.h lays them.
+// coded_bytes, lay_codes and linear_codes: products on the CPU over codes of 1 to 8 bits, as cpu/packed/form.h lays
+// them.
 #pragma once
 #include "ops/quant.h"
 
@@ -23,8 +24,9 @@ struct CodedBytes : CodedWeight {
   explicit CodedBytes(const Call& call) : CodedWeight(call, "coded_bytes") { done(); }
 };
 
-// block u8 [B] of codes U8 [N,K], one a byte, scales [N,G], zeros likewise; W = (decode(code) - zero) * (scale * global).
-// order I32 [2,K], where `ordered`: which column of the codes stands at each place, and which of x it multiplies.
+// block u8 [B] of codes U8 [N,K], one a byte, scales [N,G], zeros likewise; W = (decode(code) - zero) * (scale *
+// global). order I32 [2,K], where `ordered`: which column of the codes stands at each place, and which of x it
+// multiplies.
 struct LayCodes : CodedWeight {
   const Tensor& codes = input("codes", {u8}, {n, k});
   const Tensor& scales = input("scales", kScaleTypes, {n, groups()});

@@ -1,4 +1,5 @@
-// linear, band_weight, second moments (gram_accumulate, cross_accumulate, gram_finish, cross_drift, diagonal) and cholesky.
+// linear, band_weight, second moments (gram_accumulate, cross_accumulate, gram_finish, cross_drift, diagonal) and
+// cholesky.
 #pragma once
 #include "ops/arguments.h"
 
@@ -8,16 +9,15 @@ namespace lpq::ops {
 // (cpu/banded/form.h).
 struct BandWeight : Arguments {
   const Tensor& weight = input("weight", {f16, bf16}, {-1, -1});
-  const Tensor& words =
-      output("words", {weight.dtype}, {(weight.dim(0) + 31) / 32, (weight.dim(1) + 1) / 2, 64});
+  const Tensor& words = output("words", {weight.dtype}, {(weight.dim(0) + 31) / 32, (weight.dim(1) + 1) / 2, 64});
 
   explicit BandWeight(const Call& call) : Arguments(call, "band_weight") { done(); }
 };
 
 // y = x Wᵀ + bias (accumulate: added to y); x f32 (on CUDA f16 or bf16 too) [T,K], W f32, f16 or bf16 [N,K] or, on the
-// CPU, what band_weight makes of it, bias likewise [N] (optional), y f32 (on CUDA also x's dtype) [T,N], not x. fp32: on
-// the CPU a chain of fma for every 512 k from 0, then added in order to (y +) bias; bf16: of x and W rounded to bf16 (on
-// CUDA nothing changes).
+// CPU, what band_weight makes of it, bias likewise [N] (optional), y f32 (on CUDA also x's dtype) [T,N], not x. fp32:
+// on the CPU a chain of fma for every 512 k from 0, then added in order to (y +) bias; bf16: of x and W rounded to bf16
+// (on CUDA nothing changes).
 struct Linear : Arguments {
   const Tensor& x = input("x", kFloats, {-1, -1});
   const Tensor& weight = input("weight", kFloats);

@@ -47,7 +47,8 @@ struct Rmsnorm : Arguments {
   float offset = real("offset", 0);
 
   explicit Rmsnorm(const Call& call) : Arguments(call, "rmsnorm") {
-    require(!weight || weight->dim(0) == width, "weight does not have the " + std::to_string(width) + " columns of a run");
+    require(!weight || weight->dim(0) == width,
+            "weight does not have the " + std::to_string(width) + " columns of a run");
     done();
   }
 };

@@ -1,9 +1,10 @@
 // Weights of 16 bits as products of few rows read them: each word once, in the order in which memory has them.
 //
-// W [N,K], f16 or bf16, as [ceil(N/32), ceil(K/2), 64] of the same type. Outputs stand in panels of 32, four panels make
-// a band (the last may have fewer), and two k of an output are a word, the first k in the low half. So one load gives 16
-// outputs the same two k, and all of a panel's outputs share an element of x. A band's rows follow each other as one
-// stream: the first pair of each of its panels, the second of each, and on to the last. What lies beyond N and K is 0.
+// W [N,K], f16 or bf16, as [ceil(N/32), ceil(K/2), 64] of the same type. Outputs stand in panels of 32, four panels
+// make a band (the last may have fewer), and two k of an output are a word, the first k in the low half. So one load
+// gives 16 outputs the same two k, and all of a panel's outputs share an element of x. A band's rows follow each other
+// as one stream: the first pair of each of its panels, the second of each, and on to the last. What lies beyond N and K
+// is 0.
 #pragma once
 #include <algorithm>
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Shared by the instruction sets: F is 16 floats, U 16 words, kRows how many rows of x have their sums in registers,
-// panels_of(rows) how many panels then have; low<T>(U) and high<T>(U) are the first and second k of words of T. Included
-// inside an unnamed namespace.
+// panels_of(rows) how many panels then have; low<T>(U) and high<T>(U) are the first and second k of words of T.
+// Included inside an unnamed namespace.
 
 // R rows and P panels. Second: products in bf16, where the second k of a pair comes first, in x as well.
 template <class T, bool Second, int R, int P>

@@ -92,8 +92,8 @@ class Attention {
     const int64_t q_step = single ? hd : q_row_, y_row = shape_.heads * vd, y_step = single ? vd : y_row;
     const int64_t q_stride = hd * mr + linalg::kPanelPad, p_stride = kKeys * mr + linalg::kPanelPad;
     static thread_local linalg::Scratch scratch;
-    float* const own = scratch.get<float>(static_cast<size_t>((single ? block_floats_ : 0) + panels * (q_stride + p_stride) +
-                                                              kQueries * (kKeys + vd + 2)));
+    float* const own = scratch.get<float>(static_cast<size_t>(
+        (single ? block_floats_ : 0) + panels * (q_stride + p_stride) + kQueries * (kKeys + vd + 2)));
     float* const q_panels = own + (single ? block_floats_ : 0);
     float* const p_panels = q_panels + panels * q_stride;
     float* const scores = p_panels + panels * p_stride;
