@@ -32,7 +32,7 @@ struct Linear : Arguments {
       require_shape(weight, "weight", {(n + 31) / 32, (k + 1) / 2, 64});
       require_dtype(weight, "weight", {f16, DType::bf16});
     } else {
-      require_shape(weight, "weight", {n, k});
+      require_shape(weight, "weight", {-1, k});
     }
     require(y.raw() != x.raw() || y.elements() == 0, "y must not be x");
     done();
