@@ -1,6 +1,7 @@
 import { backwardOps } from './backward-ops.js';
 import type { DType, NativeRuntime, OpParams, Tensor } from './binding.js';
 import { cacheOps } from './cache-ops.js';
+import { codedOps } from './coded-ops.js';
 import { hyperOps } from './hyper-ops.js';
 import { kvOps } from './kv-ops.js';
 import { multiplied } from './multiplied.js';
@@ -95,6 +96,9 @@ export const ops = {
     y: Tensor,
     p: { accumulate?: boolean } = {},
   ) => rt.enqueue('linear', bias ? [x, weight, bias] : [x, weight], [y], multiplied(rt, p)),
+
+  /** CPU only: a weight of 16 bits as linear reads it fastest for few rows (native/ops/linalg.h). */
+  bandWeight: (rt: NativeRuntime, weight: Tensor, words: Tensor) => rt.enqueue('band_weight', [weight], [words]),
 
   /** Rotary positions, in place (native/ops/attention.h). */
   rope: (
@@ -364,6 +368,7 @@ export const ops = {
 
   ...backwardOps,
   ...packedOps,
+  ...codedOps,
   ...w4axOps,
   ...cacheOps,
   ...kvOps,

@@ -46,6 +46,12 @@ export interface NativeRuntime {
   resetPeak(): void;
   /** On the CPU a name in `params` that the operation does not ask for fails it, with LPQ_NATIVE_PARAM. */
   enqueue(op: string, inputs: readonly Tensor[], outputs: readonly Tensor[], params?: OpParams): void;
+  /** Keeps a copy of what is enqueued from now on, until recorded(). On the CPU only. */
+  record(): void;
+  /** Ends record(). Undefined where the queue was waited for or something was read since. */
+  recorded(): Recording | undefined;
+  /** Enqueues all calls of a recording again, on the same tensors, as one: JavaScript has nothing else to do. */
+  replay(recording: Recording): void;
   sync(): Promise<void>;
   /**
    * Settles when everything enqueued so far has run, copies included, while what is enqueued later runs on without a gap.
@@ -58,6 +64,16 @@ export interface NativeRuntime {
   progress(): { done: number; total: number };
   /** Calls and seconds of each operation since the last call. */
   profile(): Record<string, { calls: number; seconds: number }>;
+}
+
+/** Calls with their tensors, which it keeps from being let go of. */
+export interface Recording {
+  /**
+   * Whether both have the same calls on the same tensors. Those that allocate() made while recording may differ, if they stand in the
+   * same places.
+   */
+  matches(other: Recording): boolean;
+  dispose(): void;
 }
 
 /** A queue that can be measured: what createRuntime() makes. */

@@ -89,6 +89,8 @@ export const evaluationSchema = z.strictObject({
   prefix: z.array(z.int().nonnegative()).default([]),
   windows: z.int().positive(),
   tokens: z.int().positive(),
+  /** Number format of the CPU's products, where it was not fp32. */
+  products: z.literal('bf16').optional(),
   /** Of this checkpoint; errors are standard errors over windows. */
   perplexity: perplexitySchema,
   /** The source's, and the divergence from it: KL(source || this) a token in nats, and how often the likeliest token agrees. */

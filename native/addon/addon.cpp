@@ -72,6 +72,7 @@ static Napi::Object init(Napi::Env env, Napi::Object exports) {
   env.SetInstanceData(classes);
   Napi::Function tensor = TensorHandle::define(env);
   classes->tensor = Napi::Persistent(tensor);
+  classes->recording = Napi::Persistent(RecordingHandle::define(env));
   exports.Set("Tensor", tensor);
   exports.Set("MappedFile", MappedFile::define(env));
   exports.Set("Runtime", RuntimeHandle::define(env));

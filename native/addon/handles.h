@@ -44,6 +44,20 @@ class MappedFile : public Napi::ObjectWrap<MappedFile> {
   std::shared_ptr<Storage> storage_;
 };
 
+// What a runtime recorded. Every method is documented in native/runtime.ts.
+class RecordingHandle : public Napi::ObjectWrap<RecordingHandle> {
+ public:
+  static Napi::Function define(Napi::Env env);
+  static Napi::Value wrap(Napi::Env env, std::shared_ptr<Recording> recording);
+  static const std::shared_ptr<Recording>& unwrap(const Napi::Value& value);
+  explicit RecordingHandle(const Napi::CallbackInfo& info);
+
+ private:
+  Napi::Value matches(const Napi::CallbackInfo& info);
+  Napi::Value dispose(const Napi::CallbackInfo& info);
+  std::shared_ptr<Recording> recording_;  // null once disposed of
+};
+
 class RuntimeHandle : public Napi::ObjectWrap<RuntimeHandle> {
  public:
   static Napi::Function define(Napi::Env env);
@@ -51,6 +65,9 @@ class RuntimeHandle : public Napi::ObjectWrap<RuntimeHandle> {
 
  private:
   Napi::Value enqueue(const Napi::CallbackInfo& info);
+  Napi::Value record(const Napi::CallbackInfo& info);
+  Napi::Value recorded(const Napi::CallbackInfo& info);
+  Napi::Value replay(const Napi::CallbackInfo& info);
   Napi::Value time(const Napi::CallbackInfo& info);
   Napi::Value telemetry(const Napi::CallbackInfo& info);
   Napi::Value sync(const Napi::CallbackInfo& info);
@@ -72,6 +89,7 @@ class RuntimeHandle : public Napi::ObjectWrap<RuntimeHandle> {
   // The queue's backend when it is a CUDA one.
   cuda::CudaBackend* cuda_ = nullptr;
   std::unique_ptr<Queue> queue_;
+  std::shared_ptr<Recording> recording_;  // being made; null otherwise, and once something cannot be recorded
 };
 
 class Digest;
@@ -111,7 +129,7 @@ Napi::Value not_finite_js(const Napi::CallbackInfo& info);
 Napi::Value lost_file_js(const Napi::CallbackInfo& info);
 
 struct Classes {
-  Napi::FunctionReference tensor;
+  Napi::FunctionReference tensor, recording;
   std::shared_ptr<void> hashing;  // sha256.cpp's state of this environment
 };
 

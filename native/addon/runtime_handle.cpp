@@ -11,6 +11,9 @@ Napi::Function RuntimeHandle::define(Napi::Env env) {
   return DefineClass(env, "Runtime",
                      {
                          InstanceMethod<&RuntimeHandle::enqueue>("enqueue"),
+                         InstanceMethod<&RuntimeHandle::record>("record"),
+                         InstanceMethod<&RuntimeHandle::recorded>("recorded"),
+                         InstanceMethod<&RuntimeHandle::replay>("replay"),
                          InstanceMethod<&RuntimeHandle::time>("time"),
                          InstanceMethod<&RuntimeHandle::telemetry>("telemetry"),
                          InstanceMethod<&RuntimeHandle::sync>("sync"),
@@ -97,8 +100,35 @@ static Call call_from_js(const Napi::Value& inputs, const Napi::Value& outputs, 
 Napi::Value RuntimeHandle::enqueue(const Napi::CallbackInfo& info) {
   Napi::Env env = info.Env();
   return guarded(env, [&] {
-    queue_->enqueue(info[0].ToString().Utf8Value(), call_from_js(info[1], info[2], info[3]));
+    std::string op = info[0].ToString().Utf8Value();
+    Call call = call_from_js(info[1], info[2], info[3]);
+    if (recording_) recording_->calls.emplace_back(op, call);
+    queue_->enqueue(std::move(op), std::move(call));
     return env.Undefined();
+  });
+}
+
+Napi::Value RuntimeHandle::record(const Napi::CallbackInfo& info) {
+  return guarded(info.Env(), [&] {
+    require(!cuda_, "calls are recorded on the CPU only");
+    recording_ = std::make_shared<Recording>();
+    return info.Env().Undefined();
+  });
+}
+
+Napi::Value RuntimeHandle::recorded(const Napi::CallbackInfo& info) {
+  const std::shared_ptr<Recording> recording = std::move(recording_);
+  recording_ = nullptr;
+  return recording ? RecordingHandle::wrap(info.Env(), recording) : info.Env().Undefined();
+}
+
+Napi::Value RuntimeHandle::replay(const Napi::CallbackInfo& info) {
+  return guarded(info.Env(), [&] {
+    recording_ = nullptr;
+    queue_->enqueue("replay", [backend = &queue_->backend(), recording = RecordingHandle::unwrap(info[0])] {
+      backend->replay(*recording);
+    });
+    return info.Env().Undefined();
   });
 }
 
@@ -136,6 +166,7 @@ class Settler {
 }  // namespace
 
 Napi::Value RuntimeHandle::sync(const Napi::CallbackInfo& info) {
+  recording_ = nullptr;
   Settler settle(info, [](Napi::Env js) { return js.Undefined(); });
   queue_->on_settled(settle);
   return settle.promise();
@@ -143,6 +174,7 @@ Napi::Value RuntimeHandle::sync(const Napi::CallbackInfo& info) {
 
 // time([{op, inputs, outputs, params}], {passes, seconds, graph})
 Napi::Value RuntimeHandle::time(const Napi::CallbackInfo& info) {
+  recording_ = nullptr;
   auto calls = std::make_shared<std::vector<std::pair<std::string, Call>>>();
   auto seconds = std::make_shared<std::vector<double>>();
   Timing how;
@@ -193,6 +225,7 @@ Napi::Value RuntimeHandle::telemetry(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value RuntimeHandle::mark(const Napi::CallbackInfo& info) {
+  recording_ = nullptr;
   Settler settle(info, [](Napi::Env js) { return js.Undefined(); });
   queue_->mark(settle);
   return settle.promise();
@@ -206,9 +239,11 @@ Napi::Value RuntimeHandle::allocate(const Napi::CallbackInfo& info) {
   return guarded(info.Env(), [&]() -> Napi::Value {
     const DType dtype = dtype_from_name(info[0].ToString().Utf8Value());
     auto shape = shape_from_js(info[1]);
-    return TensorHandle::wrap(info.Env(), cuda_
-                                              ? cuda::with_room(*queue_, [&] { return cuda_->allocate(dtype, shape); })
-                                              : lpq::allocate(dtype, shape));
+    if (cuda_)
+      return TensorHandle::wrap(info.Env(), cuda::with_room(*queue_, [&] { return cuda_->allocate(dtype, shape); }));
+    Tensor made = lpq::allocate(dtype, shape);
+    if (recording_) recording_->made.insert(made.storage);
+    return TensorHandle::wrap(info.Env(), std::move(made));
   });
 }
 
@@ -258,6 +293,7 @@ Napi::Value RuntimeHandle::copied(Napi::Env env, const char* what, cuda::CudaBac
 
 Napi::Value RuntimeHandle::download(const Napi::CallbackInfo& info) {
   Napi::Env env = info.Env();
+  recording_ = nullptr;
   Tensor source, host;
   try {
     source = TensorHandle::unwrap(info[0]);

@@ -1,23 +1,46 @@
-// linear, second moments (gram_accumulate, cross_accumulate, gram_finish, cross_drift, diagonal) and cholesky.
+// linear, band_weight, second moments (gram_accumulate, cross_accumulate, gram_finish, cross_drift, diagonal) and
+// cholesky.
 #pragma once
 #include "ops/arguments.h"
 
 namespace lpq::ops {
 
-// y = x Wᵀ + bias (accumulate: added to y); x f32 (on CUDA f16 or bf16 too) [T,K], W f32, f16 or bf16 [N,K], bias
-// likewise [N] (optional), y f32 (on CUDA also x's dtype) [T,N], not x. fp32: on the CPU a chain of fma for every 512 k
-// from 0, then added in order to (y +) bias; bf16: of x and W rounded to bf16 (on CUDA nothing changes).
+// words [ceil(N/32), ceil(K/2), 64] of W f16 or bf16 [N,K]: as linear on the CPU reads a weight fastest
+// (cpu/banded/form.h).
+struct BandWeight : Arguments {
+  const Tensor& weight = input("weight", {f16, bf16}, {-1, -1});
+  const Tensor& words = output("words", {weight.dtype}, {(weight.dim(0) + 31) / 32, (weight.dim(1) + 1) / 2, 64});
+
+  explicit BandWeight(const Call& call) : Arguments(call, "band_weight") { done(); }
+};
+
+// y = x Wᵀ + bias (accumulate: added to y); x f32 (on CUDA f16 or bf16 too) [T,K], W f32, f16 or bf16 [N,K] or, on the
+// CPU, what band_weight makes of it, bias likewise [N] (optional), y f32 (on CUDA also x's dtype) [T,N], not x. fp32:
+// on the CPU a chain of fma for every 512 k from 0, then added in order to (y +) bias; bf16: of x and W rounded to bf16
+// (on CUDA nothing changes).
 struct Linear : Arguments {
   const Tensor& x = input("x", kFloats, {-1, -1});
-  const Tensor& weight = input("weight", kFloats, {-1, x.dim(1)});
-  const Tensor& y = output("y", {f32, x.dtype}, {x.dim(0), weight.dim(0)});
-  const Tensor* bias = last_input("bias", kFloats, {weight.dim(0)});
+  const Tensor& weight = input("weight", kFloats);
+  bool banded = weight.rank() == 3;
+  const Tensor& y = output("y", {f32, x.dtype}, {x.dim(0), banded ? -1 : dim_of(weight)});
+  const Tensor* bias = last_input("bias", kFloats, {y.dim(1)});
   bool accumulate = flag("accumulate"), bf16 = flag("bf16");
 
   explicit Linear(const Call& call) : Arguments(call, "linear") {
+    const int64_t n = y.dim(1), k = x.dim(1);
+    if (banded) {
+      require_shape(weight, "weight", {(n + 31) / 32, (k + 1) / 2, 64});
+      require_dtype(weight, "weight", {f16, DType::bf16});
+    } else {
+      require_shape(weight, "weight", {-1, k});
+    }
     require(y.raw() != x.raw() || y.elements() == 0, "y must not be x");
     done();
   }
+
+ private:
+  // Of no matrix: none; the shape is refused behind the other arguments.
+  static int64_t dim_of(const Tensor& weight) { return weight.rank() == 2 ? weight.dim(0) : -1; }
 };
 
 // H += weight (1) * xᵀx for x f32 [T,K] into the symmetric H f64 [K,K]; or C += weight * aᵀb for a, b f32 [T,K]. On

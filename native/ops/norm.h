@@ -41,12 +41,16 @@ struct Rmsnorm : Arguments {
   const Tensor& x = input("x", kFloats, {-1, -1});
   const Tensor& y = output("y", kFloats, x.shape);
   const Tensor* weight = last_input("weight", kFloats, {integer("first", -1) < 0 ? x.dim(1) : -1});
-  int64_t width = weight ? weight->dim(0) : row_width(integer("width", x.dim(1)), x);
+  int64_t width = row_width(integer("width", weight ? weight->dim(0) : x.dim(1)), x);
   NormRows rows = NormRows::read(*this, x, y, width);
   double eps = number("eps");
   float offset = real("offset", 0);
 
-  explicit Rmsnorm(const Call& call) : Arguments(call, "rmsnorm") { done(); }
+  explicit Rmsnorm(const Call& call) : Arguments(call, "rmsnorm") {
+    require(!weight || weight->dim(0) == width,
+            "weight does not have the " + std::to_string(width) + " columns of a run");
+    done();
+  }
 };
 
 // y = (x - mean) / sqrt(var + eps) * (weight + offset) + bias, row by row (var: the mean of squared differences); x, y

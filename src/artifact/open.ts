@@ -8,24 +8,32 @@ import type { WeightSource } from '../model/source.js';
 import { isGguf } from '../verify/gguf.js';
 import { GgufSource } from './gguf-source.js';
 import { PackedSource } from './packed-source.js';
+import { replaced } from './replaced.js';
 
 /**
  * A weight source over a directory of any kind: plain, quantized by lpq or another tool, packed, GGUF. On the CPU packed weights are
  * decoded; on a device, and with `kernels` on the CPU too, they are handed out as they lie there, for the kernels that they were packed
- * for. The caller closes it. Throws as openSource and artifactSource.
+ * for. `coded`: for weights that stay in memory; on the CPU, without `kernels`, quantized ones are handed out as codes where it
+ * multiplies these. The caller closes it. Throws as openSource and artifactSource.
  */
 export async function openWeights(
   dir: string,
   rt: NativeRuntime,
-  kernels = false,
+  { kernels = false, coded = false }: { readonly kernels?: boolean | undefined; readonly coded?: boolean } = {},
 ): Promise<WeightSource & { close(): void }> {
   // Decoding reads files, follows permutations and masks: work of the CPU, whatever computes with the weights.
   const decoder = rt.device === 'cpu' ? rt : createRuntime();
   if (directoryKind(dir) === 'lpq-artifact') {
     const packed = kernels || rt.device !== 'cpu';
-    return artifactSource(dir, decoder, packed, packed && multipliesCodes(rt));
+    const source = artifactSource(dir, decoder, packed, packed && multipliesCodes(rt));
+    if (packed || !coded || !(source instanceof PackedSource)) return source;
+    return { ...replaced(source, { packed: (name) => source.coded(name) }), close: () => source.close() };
   }
   const source = openSource(dir, decoder);
+  if (rt.device === 'cpu' && coded && source instanceof CanonicalSource) {
+    const { codedSource } = await import('./coded.js');
+    return codedSource(source, rt);
+  }
   if (rt.device === 'cpu' || !multipliesCodes(rt) || !(source instanceof CanonicalSource)) return source;
   const { w4axSource } = await import('./w4ax-source.js');
   return w4axSource(source, decoder);

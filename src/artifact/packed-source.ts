@@ -12,6 +12,7 @@ import { expectation } from '../verify/expectation.js';
 import { packedWeight } from '../verify/layouts/index.js';
 import { ArtifactShapes } from '../verify/shapes.js';
 import { quantizesActivations } from '../verify/targets/index.js';
+import { codedWeight } from './coded.js';
 
 /**
  * A packed directory of safetensors as a weight source: NAME.weight of a packed module is read back by the verifier's decoder and
@@ -55,6 +56,17 @@ export class PackedSource extends ArtifactShapes implements WeightSource {
       return this.weights.tensor(`${module}.${suffix}`);
     };
     return packedWeight(module, entry, load, this.codes && quantizesActivations(this.manifest.target));
+  }
+
+  /** The codes of a module, for the CPU's product over them; undefined where it does not take them. Throws LPQ_VERIFY for wrong padding. */
+  coded(name: string): Promise<PackedWeight | undefined> | undefined {
+    const found = this.quantized(name) ? this.module(name) : undefined;
+    if (!found) return undefined;
+    return this.decoded(...found, async ({ parts, group }) => {
+      const weight = await codedWeight(this.runtime, found[1], parts, group);
+      await this.runtime.sync();
+      return weight;
+    });
   }
 
   /** W4Ax: what the codes of a module that reads codes are multiplied with. Throws LPQ_VERIFY for wrong padding. */

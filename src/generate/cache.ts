@@ -20,6 +20,8 @@ export interface KeyValueCache {
   readonly bytes: number;
   /** Whether a prompt may come in several steps. */
   readonly pieces: boolean;
+  /** Tokens of a sequence up to which a step of one token finds the tensors that it finds now, and keeps nothing elsewhere; 0: it never does. */
+  readonly room: number;
   /** What is held now. */
   tensors(): readonly Tensor[];
   /** Before the blocks of a step: makes room. */

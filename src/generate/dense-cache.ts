@@ -34,6 +34,10 @@ export class DenseCache implements KeyValueCache {
     return this.tensors().reduce((sum, tensor) => sum + tensor.byteLength, 0);
   }
 
+  get room(): number {
+    return this.rows.room;
+  }
+
   tensors(): readonly Tensor[] {
     return this.rows.tensors();
   }

@@ -10,6 +10,7 @@ import type { ResidentModel } from './resident.js';
 import { Sampler, type Sampling } from './sample.js';
 import { disposeStep, type Entry, makeStep, runStep } from './step.js';
 import { TextStream } from './text-stream.js';
+import { TokenSteps } from './token-steps.js';
 
 export interface GenerateOptions {
   readonly sampling: Sampling;
@@ -157,21 +158,7 @@ export async function generate(
     );
   }
   const first = performance.now();
-  let decoded = 0;
-  for (;;) {
-    const open = sequences.filter(({ generated }) => !generated);
-    if (open.length === 0) break;
-    tell(`writing ${open.length > 1 ? `${open.length} texts, ` : ''}token`, open[0]?.ids.length, options.maxTokens);
-    const rows = await logitsOf(
-      rt,
-      model,
-      cache,
-      open.map(({ entry }) => entry),
-      hooks,
-    );
-    decoded += open.length;
-    await Promise.all(open.map((sequence, i) => take(sequence, rows[i] as Float32Array, hooks)));
-  }
+  const decoded = await writeTexts(new TokenSteps(rt, model, cache), sequences, model.graph.vocab, options, hooks);
   return {
     generated: sequences.map(({ generated }) => generated as Generated),
     timings: {
@@ -181,6 +168,30 @@ export async function generate(
       decoded,
     },
   };
+}
+
+/** A token of each open sequence a step, until all have ended. Gives how many tokens that were. */
+async function writeTexts(
+  steps: TokenSteps,
+  sequences: readonly Sequence[],
+  vocab: number,
+  { maxTokens }: GenerateOptions,
+  hooks: GenerateHooks,
+): Promise<number> {
+  let decoded = 0;
+  try {
+    for (;;) {
+      const open = sequences.filter(({ generated }) => !generated);
+      if (open.length === 0) return decoded;
+      tell(`writing ${open.length > 1 ? `${open.length} texts, ` : ''}token`, open[0]?.ids.length, maxTokens);
+      hooks.onStep?.();
+      const values = await steps.logits(open.map(({ entry }) => entry));
+      decoded += open.length;
+      await Promise.all(open.map((sequence, i) => take(sequence, values.subarray(i * vocab, (i + 1) * vocab), hooks)));
+    }
+  } finally {
+    steps.dispose();
+  }
 }
 
 function take(sequence: Sequence, logits: Float32Array, hooks: GenerateHooks): Promise<void> {

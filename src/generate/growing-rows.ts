@@ -16,6 +16,11 @@ export class GrowingRows {
     private readonly shape: Pick<CacheShape, 'slots' | 'most'>,
   ) {}
 
+  /** Tokens of a sequence that there is room for. */
+  get room(): number {
+    return this.rows;
+  }
+
   tensors(): readonly Tensor[] {
     return [...this.held.values()].map((each) => each.of);
   }

@@ -10,6 +10,7 @@ import type { Step } from './step.js';
 /** What caches of few bits share wherever they lie: whole prompts are packed as they end, later tokens come one by one. */
 export abstract class PackedCache<Layer> implements KeyValueCache {
   readonly pieces = false;
+  readonly room = 0;
   protected readonly layers: (Layer | undefined)[];
 
   constructor(

@@ -32,6 +32,10 @@ export class SequenceCache implements Cache {
     return own.reduce((sum, tensor) => sum + tensor.byteLength, this.kept.bytes);
   }
 
+  get room(): number {
+    return Math.min(this.kept.room, this.grown.room);
+  }
+
   tensors(): readonly Tensor[] {
     return [...this.kept.tensors(), ...this.states.values(), ...this.grown.tensors()];
   }

@@ -13,6 +13,7 @@ import type { Step } from './step.js';
  */
 export class SimulatedCache implements KeyValueCache {
   readonly pieces = false;
+  readonly room = 0;
   private readonly exact: DenseCache;
 
   constructor(

@@ -45,7 +45,7 @@ export interface Beside {
 export function attentionStages(plan: AttentionPlan, ropes: RopeCache, beside?: Beside): Stage[] {
   const qkv: Stage = {
     id: 'qkv',
-    feeds: [{ id: 'qkv', linears: projectionRefs(plan) }],
+    feeds: [{ id: 'qkv', linears: projectionRefs(plan), ...(plan.outputGate && { apart: true }) }],
     async capture(rt, weights, state) {
       return new Map([['qkv', branchInput(rt, weights, plan.norm, state)]]);
     },

@@ -31,6 +31,12 @@ export function uploadPacked(rt: NativeRuntime, packed: PackedWeight): PackedWei
   return packed.kernel.arrive?.(rt, uploaded) ?? uploaded;
 }
 
+/** Weights in the form in which they are multiplied again and again. */
+export async function settlePacked(rt: NativeRuntime, { packed = new Map() }: BlockWeights): Promise<void> {
+  for (const [name, weight] of packed)
+    if (weight.kernel.settle) packed.set(name, await weight.kernel.settle(rt, weight));
+}
+
 export function disposePacked(packed: PackedWeight): void {
   for (const tensor of Object.values(tensorsOf(packed))) tensor.dispose();
 }

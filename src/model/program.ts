@@ -37,6 +37,8 @@ export interface LinearRef {
 export interface Feed {
   readonly id: string;
   readonly linears: readonly LinearRef[];
+  /** Their products are cut into further parts, and so not read as columns of one. */
+  readonly apart?: true;
 }
 
 /** Linears that are multiplied as one: its rows are theirs, one below another. `name` stands for NAME.weight and NAME.bias alone. */
@@ -98,13 +100,15 @@ export interface BlockState {
  * The current weights of one block, by full weight name; the quantizer replaces entries as it goes. `packed`: linears that
  * are multiplied in packed form, by NAME.weight, which then is no entry; `mixed` likewise for W4Ax. `activations`: what the
  * linears read instead of their input, by NAME, while their weights are entries in floats. `joined`: what is multiplied instead of a
- * linear of this NAME and its siblings, whose weights then are no entries (siblings.ts).
+ * linear of this NAME and its siblings, whose weights then are no entries (siblings.ts). `banded`: weights in the order in which
+ * products of few rows read them, by NAME.weight (banded.ts).
  */
 export type BlockWeights = Map<string, Tensor> & {
   packed?: Map<string, PackedWeight>;
   mixed?: Map<string, MixedWeight>;
   activations?: ReadonlyMap<string, ActivationForm>;
   joined?: Map<string, JoinedLinear>;
+  banded?: Map<string, Tensor>;
   kv?: KvForm;
 };
 

@@ -14,8 +14,9 @@ const FEEDS: ReadonlySet<string> = new Set(['qkv', 'gate_up']);
  */
 export async function joinSiblings(rt: NativeRuntime, block: Block, weights: BlockWeights): Promise<void> {
   for (const { feeds } of block.stages)
-    for (const { id, linears } of feeds) {
-      if (!FEEDS.has(id) || linears.length < 2 || linears.some(({ name }) => weights.activations?.has(name))) continue;
+    for (const { id, linears, apart } of feeds) {
+      if (apart || !FEEDS.has(id) || linears.length < 2 || linears.some(({ name }) => weights.activations?.has(name)))
+        continue;
       await join(rt, weights, linears);
     }
 }

@@ -85,10 +85,12 @@ export function disposeWeights(weights: BlockWeights): void {
   for (const tensor of weights.values()) tensor.dispose();
   for (const packed of weights.packed?.values() ?? []) disposePacked(packed);
   for (const mixed of weights.mixed?.values() ?? []) disposeMixed(mixed);
+  for (const banded of weights.banded?.values() ?? []) banded.dispose();
   weights.clear();
   weights.packed?.clear();
   weights.mixed?.clear();
   weights.joined?.clear();
+  weights.banded?.clear();
 }
 
 /** Names and shapes of the tensors of a linear or a norm. */
@@ -141,7 +143,9 @@ export function applyLinear(
   const y = into?.y ?? rt.allocate(dtype, [x.shape[0] as number, linear.n]);
   const bias = linear.bias ? weightOf(weights, `${linear.name}.bias`) : undefined;
   const accumulate = into?.accumulate ?? false;
-  ops.linear(rt, read, weightOf(weights, `${linear.name}.weight`), bias, y, accumulate ? { accumulate } : {});
+  const name = `${linear.name}.weight`;
+  const weight = weights.banded?.get(name) ?? weightOf(weights, name);
+  ops.linear(rt, read, weight, bias, y, accumulate ? { accumulate } : {});
   if (read !== x) read.dispose();
   return y;
 }

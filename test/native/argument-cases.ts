@@ -168,6 +168,13 @@ const found = 'registers: i64 5; outputs: f64 7';
 
 /** Operations of the graph that run on the CPU only. */
 export const hostCases: readonly ArgumentCase[] = [
+  row('band_weight', 'weight: bf16 40,6', 'words: bf16 2,3,64', {}, 'weight'),
+  row('linear', 'x: f32 4,6; weight: bf16 2,3,64; bias: f32 40', 'y: f32 4,40', {}, 'y'),
+  row('coded_bytes', '', 'bytes: i64 1', { ...type, n: 3, k: 8, group: 0 }),
+  row('lay_codes', 'codes: u8 3,8; scales: f32 3,1; zeros: u8 3,1; order: i32 2,8', 'block: u8 9', {
+    ...{ ...type, n: 3, k: 8, group: 0, hasZeros: 1, ordered: 1 },
+  }),
+  row('linear_codes', 'x: f32 4,6; block: u8 9; bias: f32 5', 'y: f32 4,5', {}, 'y'),
   row('match_rms', 'x: f32 4,6; like: f32 4,6', 'y: f32 4,6', { floor: 1 }, 'x'),
   row('scale_columns', 'x: f32 4,6; scales: f32 6', 'y: f32 4,6', {}, 'x'),
   row('gaussian_top_k', 'x: f32 4,6', 'y: f32 4,6', { deviations: 1 }, 'x'),

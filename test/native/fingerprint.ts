@@ -37,6 +37,12 @@ for (const [t, n, k] of [
       ops.linear(rt, x, w, f32([n], random.normals(n)), y);
       ops.linear(rt, x, w, undefined, y, { accumulate: true });
       keep(`linear ${t} ${dtype} in ${products}`, y);
+      if (dtype !== 'f32') {
+        const [words, banded] = [poisoned(dtype, [Math.ceil(n / 32), Math.ceil(k / 2), 64]), poisoned('f32', [t, n])];
+        ops.bandWeight(rt, w, words);
+        ops.linear(rt, x, words, undefined, banded);
+        keep(`banded linear ${t} ${dtype} in ${products}`, banded);
+      }
       const least = poisoned('f32', [t, n]);
       ops.linear(rt, f32([t, k], small), f32([n, k], random.normals(n * k, 1e-18)), undefined, least);
       ops.linear(rt, f32([t, k], small), f32([n, k], random.normals(n * k, 1e-18)), undefined, least, {
@@ -289,6 +295,28 @@ for (let bits = 1; bits <= 8; bits++) {
   const dx = poisoned('f32', q!.shape);
   ops.layernormBackward(rt, q!, f32(q!.shape, random.normals(t * heads * headDim)), undefined, dx, { eps: 1e-5 });
   keep('chosen keys', selected, y, out.dq, out.dk, out.dv, dx);
+}
+for (const [name, group] of [
+  ['i3', 32],
+  ['u4', 64],
+  ['f4e2m1', 32],
+  ['i8', 0],
+] as const) {
+  const [n, k] = [140, 200];
+  const groups = group ? Math.ceil(k / group) : 1;
+  const type = typeParams(quantType(name));
+  const codes = fromTyped(
+    'u8',
+    [n, k],
+    Uint8Array.from({ length: n * k }, () => random.integer(0, 2 ** (type.bits as number) - 1)),
+  );
+  const scales = f32([n, groups], random.normals(n * groups, 0.1));
+  const block = await ops.layCodes(rt, { codes, scales }, type, { n, k, group, zero: 0, global: 1 });
+  for (const m of [1, 5]) {
+    const y = poisoned('f32', [m, n]);
+    ops.linearCodes(rt, f32([m, k], random.normals(m * k)), block, undefined, y);
+    keep(`linear of ${name}, ${m} rows`, y);
+  }
 }
 await rt.sync();
 const hashes = results.map(([name, tensor]) => [name, createHash('sha256').update(tensor.bytes()).digest('hex')]);

@@ -110,6 +110,14 @@ void gemm_weight(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const float*
                               beta, y, ldy, progress);
 }
 
+void gemm_panels(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const float* x,
+                 const std::function<void(float* to, int64_t j, int64_t p0, int64_t kc)>& fill, float beta, float* y,
+                 Products products, Exec* progress) {
+  const linalg::PackSource rows{x, DType::f32, k, 1};
+  linalg::product_into<float>(pool, {m, n, k, rows, {}, 1.0f, linalg::Region::all, linalg::kernels_of(products), &fill},
+                              beta, y, n, progress);
+}
+
 void gram_f64(ThreadPool& pool, int64_t rows, int64_t n, const float* a, const float* b, int64_t ld, double weight,
               double* C, Products products, Exec* progress) {
   using namespace linalg;

@@ -9,6 +9,7 @@
 // then partly written. A, B may overlap each other, never C.
 #pragma once
 #include <cstdint>
+#include <functional>
 
 #include "lpq/exec.h"
 
@@ -43,6 +44,11 @@ void syrk_f64(ThreadPool& pool, Trans a, int64_t n, int64_t k, double alpha, con
 void gemm_weight(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const float* x, int64_t ldx, const void* weight,
                  DType weight_dtype, int64_t ldw, float beta, float* y, int64_t ldy, Products products = Products::f32,
                  Exec* progress = nullptr);
+
+// y[m,n] = x[m,k] W[n,k]^T likewise, of which `fill` makes panels for the kernels (linalg/kernels.h).
+void gemm_panels(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const float* x,
+                 const std::function<void(float* to, int64_t j, int64_t p0, int64_t kc)>& fill, float beta, float* y,
+                 Products products, Exec* progress = nullptr);
 
 // C[n,n] (f64) += weight * a^T b for a, b f32 [rows,n] stored with ld elements between rows: products in one fp32 chain
 // a block of 512 rows, blocks added to C in f64. When a == b only one triangle is computed and mirrored. progress, when

@@ -1,6 +1,7 @@
 // Blocks, packs and spreads a matrix product over the pool. Private to cpu/linalg; gemm.h has the contract.
 #pragma once
 #include <algorithm>
+#include <functional>
 
 #include "cpu/linalg/gemm.h"
 #include "cpu/linalg/kernels.h"
@@ -21,12 +22,22 @@ struct Product {
   T alpha = 1;
   Region region = Region::all;
   const Kernels<T>& kernel = kernels<T>();
+  // Fills a panel of op(B), of columns j .. and k p0 .. p0 + kc, where `b` does not say where it lies; or null.
+  const std::function<void(T* to, int64_t j, int64_t p0, int64_t kc)>* fill = nullptr;
+
+  void pack_b(T* to, int64_t j, int64_t p0, int cols, int64_t kc) const;
 };
 
 inline PackSource shifted(PackSource s, int64_t i, int64_t p) {
   s.data =
       static_cast<const char*>(s.data) + (i * s.step_i + p * s.step_p) * static_cast<int64_t>(dtype_bytes(s.dtype));
   return s;
+}
+
+template <class T>
+void Product<T>::pack_b(T* to, int64_t j, int64_t p0, int cols, int64_t kc) const {
+  if (fill) (*fill)(to, j, p0, kc);
+  else kernel.pack(to, shifted(b, j, p0), cols, kernel.nr, kc, T(1));
 }
 
 inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -41,7 +52,7 @@ void few_rows(ThreadPool& pool, const Product<T>& product, const Sink& sink, Exe
   const int mr = kernel.mr, nr = kernel.nr;
   // No structured binding: lambdas below use them, which clang takes from 16 on.
   const int64_t m = product.m, n = product.n, k = product.k;
-  const PackSource a = product.a, b = product.b;
+  const PackSource a = product.a;
   const T alpha = product.alpha;
   const int64_t a_count = (m + mr - 1) / mr, strips = (n + nr - 1) / nr;
   const int64_t kc_most = std::min(k, kBlockK<T>), k_blocks = (k + kBlockK<T> - 1) / kBlockK<T>;
@@ -66,7 +77,7 @@ void few_rows(ThreadPool& pool, const Product<T>& product, const Sink& sink, Exe
       const int cols = static_cast<int>(std::min<int64_t>(nr, n - j));
       for (int64_t block = 0; block < k_blocks; ++block) {
         const int64_t p0 = block * kBlockK<T>, kc = std::min(kBlockK<T>, k - p0);
-        kernel.pack(panel, shifted(b, j, p0), cols, nr, kc, T(1));
+        product.pack_b(panel, j, p0, cols, kc);
         for (int64_t ap = 0; ap < a_count; ++ap)
           sink(worker, kc, a_panels + (block * a_count + ap) * a_stride, panel, ap * mr, j,
                static_cast<int>(std::min<int64_t>(mr, m - ap * mr)), cols, block == 0);
@@ -84,7 +95,7 @@ void run_product(ThreadPool& pool, const Product<T>& product, const Sink& sink, 
   const Kernels<T>& kernel = product.kernel;
   const int mr = kernel.mr, nr = kernel.nr;
   const int64_t m = product.m, n = product.n, k = product.k;
-  const PackSource a = product.a, b = product.b;
+  const PackSource a = product.a;
   const T alpha = product.alpha;
   const Region region = product.region;
   if (m <= 0 || n <= 0 || k <= 0) return;
@@ -134,8 +145,8 @@ void run_product(ThreadPool& pool, const Product<T>& product, const Sink& sink, 
                           static_cast<int>(std::min<int64_t>(mr, m_here - i)), mr, kc, alpha);
             } else {
               const int64_t q = panel - a_count, j = q * nr;
-              kernel.pack(b_panels + q * b_stride, shifted(b, j0 + j, p0),
-                          static_cast<int>(std::min<int64_t>(nr, n_here - j)), nr, kc, T(1));
+              product.pack_b(b_panels + q * b_stride, j0 + j, p0, static_cast<int>(std::min<int64_t>(nr, n_here - j)),
+                             kc);
             }
           }
         });

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "cpu/banded/form.h"
 #include "cpu/checks.h"
 #include "cpu/linalg/cholesky.h"
 #include "cpu/linalg/gemm.h"
@@ -18,7 +19,7 @@ void linear(Call& call, Exec& exec) {
   require_f32({{&a.x, "x"}});
   const Tensor &x = a.x, &weight = a.weight;
   require_aligned(weight, "weight");
-  const int64_t m = x.dim(0), k = x.dim(1), n = weight.dim(0);
+  const int64_t m = x.dim(0), k = x.dim(1), n = a.y.dim(1);
   float* out = a.y.data<float>();
   if (a.bias) {
     std::vector<float> row(static_cast<size_t>(n));
@@ -29,8 +30,19 @@ void linear(Call& call, Exec& exec) {
     });
   }
   const float beta = a.accumulate || a.bias ? 1.0f : 0.0f;
-  gemm_weight(exec.pool, m, n, k, x.data<float>(), k, weight.raw(), weight.dtype, k, beta, out, n, products_of(a.bf16),
-              &exec);
+  if (a.banded)
+    banded::multiply(exec.pool, {n, k}, m, x.data<float>(), reinterpret_cast<const uint32_t*>(weight.raw()),
+                     weight.dtype, beta, out, products_of(a.bf16), &exec);
+  else
+    gemm_weight(exec.pool, m, n, k, x.data<float>(), k, weight.raw(), weight.dtype, k, beta, out, n,
+                products_of(a.bf16), &exec);
+}
+
+void band_weight(Call& call, Exec& exec) {
+  const ops::BandWeight a(call);
+  require_aligned(a.weight, "weight");
+  banded::lay(exec.pool, {a.weight.dim(0), a.weight.dim(1)}, a.weight.data<uint16_t>(),
+              reinterpret_cast<uint32_t*>(a.words.raw()));
 }
 
 // Throws LPQ_NATIVE_NUMERICS naming the first row and column of x [rows, n] that is NaN or infinite.
@@ -201,6 +213,7 @@ LPQ_OP(triangular_inverse, "triangular_inverse");
 LPQ_OP(triangular_solve, "triangular_solve");
 LPQ_OP(fma_peak, "fma_peak");
 LPQ_OP(linear, "linear");
+LPQ_OP(band_weight, "band_weight");
 LPQ_OP(gram_accumulate, "gram_accumulate");
 LPQ_OP(cross_accumulate, "cross_accumulate");
 LPQ_OP(cross_drift, "cross_drift");

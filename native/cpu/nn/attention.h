@@ -30,12 +30,14 @@ struct KeysValues {
   int64_t k_row, v_row;
 };
 
-// Up to kQueries queries of one head. Tokens are counted in their sequence.
+// Up to kQueries queries of one head, or a single query of up to kQueries heads that share keys and values. Tokens are
+// counted in their sequence.
 struct AttentionTask {
   int64_t query_row;      // row of q and y that the sequence's token 0 has, or would have
   int64_t query, length;  // the first; one past the sequence's last
-  int64_t head;
-  int64_t block;  // the sequence's first key block among all
+  int64_t head;           // the first
+  int64_t block;          // the sequence's first key block among all; of a single query its first row in k and v
+  int64_t heads = 0;      // of a single query, which packs the blocks itself: no other reads them; else 0
 };
 
 // kKeys tokens of a sequence from `key` on; `row`: its first token's in k and v.
@@ -80,40 +82,46 @@ class Attention {
                    static_cast<int>(nr), here, 1.0f);
   }
 
-  // One head's output for up to kQueries queries. `packed` holds the blocks of all sequences, kv head by kv head.
+  // Outputs of a task. `packed` holds the blocks of all sequences, kv head by kv head, for tasks of several queries.
   void run(const AttentionTask& task, const float* packed, int64_t blocks) const {
     const int64_t mr = kernel_.mr, nr = kernel_.nr, hd = shape_.head_dim, vd = shape_.value_dim;
-    const int64_t queries = std::min(kQueries, task.length - task.query), panels = (queries + mr - 1) / mr;
+    const bool single = task.heads > 0;
+    // What q and y have for each row of scores: a query, or a head of the only one.
+    const int64_t rows = single ? task.heads : std::min(kQueries, task.length - task.query);
+    const int64_t queries = single ? 1 : rows, panels = (rows + mr - 1) / mr;
+    const int64_t q_step = single ? hd : q_row_, y_row = shape_.heads * vd, y_step = single ? vd : y_row;
     const int64_t q_stride = hd * mr + linalg::kPanelPad, p_stride = kKeys * mr + linalg::kPanelPad;
     static thread_local linalg::Scratch scratch;
-    float* const q_panels =
-        scratch.get<float>(static_cast<size_t>(panels * (q_stride + p_stride) + kQueries * (kKeys + vd + 2)));
+    float* const own = scratch.get<float>(static_cast<size_t>(
+        (single ? block_floats_ : 0) + panels * (q_stride + p_stride) + kQueries * (kKeys + vd + 2)));
+    float* const q_panels = own + (single ? block_floats_ : 0);
     float* const p_panels = q_panels + panels * q_stride;
     float* const scores = p_panels + panels * p_stride;
     float* const out = scores + kQueries * kKeys;
     float *const most = out + kQueries * vd, *const sum = most + kQueries;
-    const int64_t q_row = q_row_;
-    const float* q = q_ + (task.query_row + task.query) * q_row + task.head * hd;
-    for (int64_t i = 0; i < queries; i += mr)
-      kernel_.pack(q_panels + i / mr * q_stride, {q + i * q_row, DType::f32, q_row, 1},
-                   static_cast<int>(std::min(mr, queries - i)), static_cast<int>(mr), hd, shape_.scale);
-    std::fill(out, out + queries * vd, 0.0f);
-    std::fill(most, most + queries, sinks_ ? sinks_[task.head] : -std::numeric_limits<float>::infinity());
-    std::fill(sum, sum + queries, sinks_ ? 1.0f : 0.0f);
+    const float* q = q_ + (task.query_row + task.query) * q_row_ + task.head * hd;
+    for (int64_t i = 0; i < rows; i += mr)
+      kernel_.pack(q_panels + i / mr * q_stride, {q + i * q_step, DType::f32, q_step, 1},
+                   static_cast<int>(std::min(mr, rows - i)), static_cast<int>(mr), hd, shape_.scale);
+    std::fill(out, out + rows * vd, 0.0f);
+    for (int64_t i = 0; i < rows; ++i)
+      most[i] = sinks_ ? sinks_[task.head + (single ? i : 0)] : -std::numeric_limits<float>::infinity();
+    std::fill(sum, sum + rows, sinks_ ? 1.0f : 0.0f);
 
     const int64_t last = task.query + queries;  // one past the last key that any query sees
     const int64_t begin = shape_.window > 0 ? std::max<int64_t>(0, task.query - shape_.window + 1) : 0;
+    const int64_t kv_head = task.head / (shape_.heads / shape_.kv_heads);
     for (int64_t block = begin / kKeys; block * kKeys < last; ++block) {
       const int64_t key = block * kKeys, keys = std::min(kKeys, last - key);
-      const float* keys_packed =
-          packed + (task.head / (shape_.heads / shape_.kv_heads) * blocks + task.block + block) * block_floats_;
+      if (single) pack_block(own, {task.block, task.length, key}, kv_head);
+      const float* keys_packed = single ? own : packed + (kv_head * blocks + task.block + block) * block_floats_;
       const float* values_packed = keys_packed + kKeys * hd;
       for (int64_t j = 0; j < keys; j += nr)
-        for (int64_t i = 0; i < queries; i += mr)
+        for (int64_t i = 0; i < rows; i += mr)
           kernel_.tile(hd, q_panels + i / mr * q_stride, keys_packed + j * hd, scores + i * kKeys + j, kKeys,
-                       static_cast<int>(std::min(mr, queries - i)), static_cast<int>(std::min(nr, keys - j)), false);
-      for (int64_t i = 0; i < queries; ++i) {
-        const int64_t t = task.query + i;
+                       static_cast<int>(std::min(mr, rows - i)), static_cast<int>(std::min(nr, keys - j)), false);
+      for (int64_t i = 0; i < rows; ++i) {
+        const int64_t t = task.query + (single ? 0 : i);
         const int64_t low = shape_.window > 0 ? std::clamp<int64_t>(t - shape_.window + 1 - key, 0, keys) : 0;
         const int64_t high = std::clamp<int64_t>(t + 1 - key, 0, keys);
         float* row = scores + i * kKeys;
@@ -131,17 +139,17 @@ class Attention {
         most[i] = peak;
         if (shrink != 1.0f) rows_.scale(out + i * vd, shrink, out + i * vd, vd);
       }
-      for (int64_t i = 0; i < queries; i += mr)
+      for (int64_t i = 0; i < rows; i += mr)
         kernel_.pack(p_panels + i / mr * p_stride, {scores + i * kKeys, DType::f32, kKeys, 1},
-                     static_cast<int>(std::min(mr, queries - i)), static_cast<int>(mr), keys, 1.0f);
+                     static_cast<int>(std::min(mr, rows - i)), static_cast<int>(mr), keys, 1.0f);
       for (int64_t j = 0; j < vd; j += nr)
-        for (int64_t i = 0; i < queries; i += mr)
+        for (int64_t i = 0; i < rows; i += mr)
           kernel_.tile(keys, p_panels + i / mr * p_stride, values_packed + j * kKeys, out + i * vd + j, vd,
-                       static_cast<int>(std::min(mr, queries - i)), static_cast<int>(std::min(nr, vd - j)), true);
+                       static_cast<int>(std::min(mr, rows - i)), static_cast<int>(std::min(nr, vd - j)), true);
     }
-    float* y = y_ + (task.query_row + task.query) * shape_.heads * vd + task.head * vd;
-    for (int64_t i = 0; i < queries; ++i)
-      for (int64_t j = 0; j < vd; ++j) y[i * shape_.heads * vd + j] = out[i * vd + j] / sum[i];
+    float* y = y_ + (task.query_row + task.query) * y_row + task.head * vd;
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < vd; ++j) y[i * y_step + j] = out[i * vd + j] / sum[i];
   }
 
  private:

@@ -42,10 +42,20 @@ void cached_attention(Call& call, Exec& exec) {
 
   std::vector<KeyBlock> blocks;
   std::vector<AttentionTask> tasks;
+  // Heads of a single query's task: those that share keys, fewer where threads would have nothing to do.
+  int64_t shared = shape.heads / shape.kv_heads;
+  const auto too_many = [&] { return shared > kQueries || shape.heads / shared < exec.pool.size(); };
+  for (int64_t part = 2; too_many() && shared > 1; ++part)
+    if (shape.heads / shape.kv_heads % part == 0) shared = shape.heads / shape.kv_heads / part;
   for (const Entry& e : entries(a.step, q.dim(0), keys)) {
     const int64_t length = e.past + e.count, block = static_cast<int64_t>(blocks.size());
     require(e.count <= a.most && length <= a.longest, "a sequence has more tokens than most and longest say");
     if (e.count == 0) continue;
+    if (e.count == 1) {
+      for (int64_t head = 0; head < shape.heads; head += shared)
+        tasks.push_back({e.first - e.past, e.past, length, head, e.slot * keys.dim(1), shared});
+      continue;
+    }
     for (int64_t key = 0; key < length; key += kKeys) blocks.push_back({e.slot * keys.dim(1), length, key});
     for (int64_t query = e.past + (e.count - 1) / kQueries * kQueries; query >= e.past; query -= kQueries)
       for (int64_t head = 0; head < shape.heads; ++head)

@@ -66,8 +66,9 @@ inline int place_of(int bits, int64_t i) {
 // y [m, N] = x [m, K] W^T + bias. x and y are `dtype`: f32, f16 or bf16. Sums are f32 in an order that depends on
 // neither threads nor instruction set: a chain of fma over a group's columns from 0; over groups ascending, total =
 // fma(scale, chain, total), then total = fma(shift, sum of x over the group, total) where there are shifts; then the
-// bias.
-void multiply(const Form& form, int64_t m, DType dtype, const void* x, void* y, ThreadPool& pool);
+// bias: the block's, or `bias` [N] where it has none.
+void multiply(const Form& form, int64_t m, DType dtype, const void* x, void* y, ThreadPool& pool,
+              const float* bias = nullptr);
 
 // y [count, K] = W[rows[i], :], each weight fma(table[code], scale, shift) in f32.
 void rows(const Form& form, int64_t count, const int64_t* rows, DType dtype, void* y, ThreadPool& pool);

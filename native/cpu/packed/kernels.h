@@ -4,7 +4,7 @@
 
 namespace lpq::packed {
 
-constexpr int64_t kMostRows = 64;
+constexpr int64_t kMostRows = 96;
 
 // Panels of one band times up to kMostRows rows of x.
 struct Panel {

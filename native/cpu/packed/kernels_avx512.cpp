@@ -12,7 +12,7 @@ namespace {
 
 using F = __m512;
 using U = __m512i;
-constexpr int kTile = 8, kPanels = 4;
+constexpr int kTile = 12, kPanels = 4;
 
 inline F zeros() { return _mm512_setzero_ps(); }
 inline F load(const float* at) { return _mm512_loadu_ps(at); }

@@ -83,14 +83,14 @@ void one_row(const Panel& p) {
   for (int j = 0; j < P; ++j) store(p.y + j * kPanel, total[j][0]), store(p.y + j * kPanel + 16, total[j][1]);
 }
 
-// sums [R, 32] += a chunk's values [32, 32] times R rows of x.
+// sums [R, 32] += values [columns, 32] times R rows of x.
 template <int R>
-void tile(const float* values, const float* x, int64_t pitch, float* sums) {
+void tile(const float* values, int64_t columns, const float* x, int64_t pitch, float* sums) {
   F sum[R][2];
   for (int r = 0; r < R; ++r) sum[r][0] = load(sums + r * kPanel), sum[r][1] = load(sums + r * kPanel + 16);
-  for (int i = 0; i < kChunk; ++i) {
+  for (int64_t i = 0; i < columns; ++i) {
     const F first = load(values + i * kPanel), second = load(values + i * kPanel + 16);
-#pragma GCC unroll 8
+#pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
       const F each = broadcast(x + r * pitch + i);
       sum[r][0] = fma(first, each, sum[r][0]);
@@ -101,43 +101,50 @@ void tile(const float* values, const float* x, int64_t pitch, float* sums) {
 }
 
 template <int R>
-void rest_of(int rows, const float* values, const float* x, int64_t pitch, float* sums) {
-  if (rows == R) tile<R>(values, x, pitch, sums);
-  else if constexpr (R > 1) rest_of<R - 1>(rows, values, x, pitch, sums);
+void rest_of(int rows, const float* values, int64_t columns, const float* x, int64_t pitch, float* sums) {
+  if (rows == R) tile<R>(values, columns, x, pitch, sums);
+  else if constexpr (R > 1) rest_of<R - 1>(rows, values, columns, x, pitch, sums);
 }
 
-inline void all_rows(const Panel& p, const float* values, const float* x, float* sums) {
+inline void all_rows(const Panel& p, const float* values, int64_t columns, const float* x, float* sums) {
   int r = 0;
-  for (; r + kTile <= p.rows; r += kTile) tile<kTile>(values, x + r * p.pitch, p.pitch, sums + r * kPanel);
+  for (; r + kTile <= p.rows; r += kTile) tile<kTile>(values, columns, x + r * p.pitch, p.pitch, sums + r * kPanel);
   if constexpr (kTile > 1)
-    if (r < p.rows) rest_of<kTile - 1>(p.rows - r, values, x + r * p.pitch, p.pitch, sums + r * kPanel);
+    if (r < p.rows) rest_of<kTile - 1>(p.rows - r, values, columns, x + r * p.pitch, p.pitch, sums + r * kPanel);
 }
 
-// A chunk's codes become floats once, for all rows.
+// Some chunks' codes become floats once, for all rows: so many that sums are moved seldom, and values stay in the L1
+// cache.
+constexpr int64_t kChunks = 4;
 template <int B, bool Whole>
 void many_rows(const Panel& p) {
   const Values<B, Whole> values(p);
-  alignas(64) float decoded[kChunk * kPanel], sums[kPanels * kMostRows * kPanel];
+  alignas(64) float decoded[kChunks * kChunk * kPanel], sums[kPanels * kMostRows * kPanel];
   const int64_t part = p.rows * kPanel, row = p.width * kPanel;
   std::fill(p.y, p.y + p.panels * part, 0.0f);
   const uint32_t* chunk = p.words;
   const float* x = p.x;
   for (int64_t g = 0, c = 0; g < p.groups; ++g) {
     std::fill(sums, sums + p.panels * part, 0.0f);
-    for (const int64_t end = p.group_chunks ? std::min(c + p.group_chunks, p.chunks) : p.chunks; c < end; ++c) {
-      // The next chunk, while this one is multiplied: nothing else asks for it before.
-      for (int w = 0; w < B; ++w)
-        for (int line = 0; line < 2 * p.panels; ++line) __builtin_prefetch(chunk + (B + w) * row + 16 * line);
+    const int64_t end = p.group_chunks ? std::min(c + p.group_chunks, p.chunks) : p.chunks;
+    while (c < end) {
+      const int64_t count = std::min(kChunks, end - c);
+      // The next chunks, while these are multiplied: nothing else asks for them before.
+      for (int64_t w = 0; w < count * B; ++w)
+        for (int line = 0; line < 2 * p.panels; ++line) __builtin_prefetch(chunk + (count * B + w) * row + 16 * line);
       for (int j = 0; j < p.panels; ++j) {
-        const uint32_t* of = chunk + j * kPanel;
-        LPQ_EVERY_COLUMN
-        for (int i = 0; i < kChunk; ++i) {
-          store(decoded + i * kPanel, value_of<B, Whole>(of, row, i, values));
-          store(decoded + i * kPanel + 16, value_of<B, Whole>(of + 16, row, i, values));
+        for (int64_t each = 0; each < count; ++each) {
+          const uint32_t* of = chunk + each * B * row + j * kPanel;
+          float* to = decoded + each * kChunk * kPanel;
+          LPQ_EVERY_COLUMN
+          for (int i = 0; i < kChunk; ++i) {
+            store(to + i * kPanel, value_of<B, Whole>(of, row, i, values));
+            store(to + i * kPanel + 16, value_of<B, Whole>(of + 16, row, i, values));
+          }
         }
-        all_rows(p, decoded, x, sums + j * part);
+        all_rows(p, decoded, count * kChunk, x, sums + j * part);
       }
-      chunk += B * row, x += kChunk;
+      chunk += count * B * row, x += count * kChunk, c += count;
     }
     for (int j = 0; j < p.panels; ++j)
       for (int h = 0; h < 2; ++h) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cpu/isa.h"
+#include "cpu/linalg/scratch.h"
 #include "cpu/packed/form.h"
 #include "cpu/packed/kernels.h"
 #include "lpq/half.h"
@@ -33,11 +34,23 @@ void put(void* data, DType dtype, int64_t i, float value) {
   else static_cast<uint16_t*>(data)[i] = dtype == DType::f16 ? f32_to_f16(value) : f32_to_bf16(value);
 }
 
+// sum (+ bias) of neighbouring outputs.
+void put_row(void* data, DType dtype, int64_t i, const float* sum, const float* bias, int64_t count) {
+  if (dtype != DType::f32) {
+    for (int64_t j = 0; j < count; ++j) put(data, dtype, i + j, bias ? sum[j] + bias[j] : sum[j]);
+    return;
+  }
+  float* to = static_cast<float*>(data) + i;
+  if (!bias) std::copy(sum, sum + count, to);
+  else
+    for (int64_t j = 0; j < count; ++j) to[j] = sum[j] + bias[j];
+}
+
 int64_t group_of(const Form& form, int64_t k) { return form.group_size ? k / form.group_size : 0; }
 
-// Rows of x as floats in the order of the weights, padded with zeros, and their sums by groups.
+// Rows of x as floats in the order of the weights, padded with zeros, and their sums by groups; until the next call.
 struct Activations {
-  std::vector<float> x, sums;
+  const float *x, *sums;
 };
 
 // One row of x as floats; `order` may be null.
@@ -51,28 +64,33 @@ void copy_row(const void* x, int64_t k, const int32_t* order, float* row, const 
 }
 
 Activations activations(const Form& form, int64_t m, DType dtype, const void* x, ThreadPool& pool) {
-  Activations out;
-  out.x.resize(static_cast<size_t>(m * form.k_padded));
-  if (form.shifts) out.sums.resize(static_cast<size_t>(m * form.groups));
   const int32_t* order = at<int32_t>(form, form.permutation);
   const bool in_place = form.whole && active_kernels().in_place[form.bits - 1];
+  if (dtype == DType::f32 && !order && !in_place && !form.shifts && form.k == form.k_padded)
+    return {static_cast<const float*>(x), nullptr};
+  static thread_local linalg::Scratch scratch;
+  float* const copies = scratch.get<float>(static_cast<size_t>(m * (form.k_padded + form.groups)));
+  float* const sums = copies + m * form.k_padded;
   float factors[kChunk];
   for (int64_t i = 0; i < kChunk; ++i) factors[i] = std::ldexp(1.0f, -place_of(form.bits, i));
   pool.for_each(m, std::max<int64_t>(1, 65536 / form.k_padded), [&](int64_t i) {
-    float* row = out.x.data() + i * form.k_padded;
+    float* row = copies + i * form.k_padded;
+    std::fill(row + form.k, row + form.k_padded, 0.0f);
     const int64_t first = i * form.k;
     if (dtype == DType::f32)
       copy_row<float>(static_cast<const float*>(x) + first, form.k, order, row, [](float each) { return each; });
     else if (dtype == DType::f16)
       copy_row<uint16_t>(static_cast<const uint16_t*>(x) + first, form.k, order, row, f16_to_f32);
     else copy_row<uint16_t>(static_cast<const uint16_t*>(x) + first, form.k, order, row, bf16_to_f32);
-    if (form.shifts)
-      for (int64_t j = 0; j < form.k; ++j) out.sums[static_cast<size_t>(i * form.groups + group_of(form, j))] += row[j];
+    if (form.shifts) {
+      std::fill(sums + i * form.groups, sums + (i + 1) * form.groups, 0.0f);
+      for (int64_t j = 0; j < form.k; ++j) sums[i * form.groups + group_of(form, j)] += row[j];
+    }
     if (in_place)
       for (int64_t chunk = 0; chunk < form.k_padded; chunk += kChunk)
         for (int64_t j = 0; j < kChunk; ++j) row[chunk + j] *= factors[j];
   });
-  return out;
+  return {copies, sums};
 }
 
 void pack_panel(const Form& form, const Elements& elements, int64_t panel, uint8_t* codes) {
@@ -170,7 +188,7 @@ namespace {
 
 // Rows first .. of x times panels `panel` .. of one band.
 void multiply_panels(const Form& form, const Activations& given, int64_t m, int64_t first, int64_t panel, int panels,
-                     DType dtype, void* y) {
+                     DType dtype, void* y, const float* bias) {
   const Kernels& kernels = active_kernels();
   alignas(64) float sums[kBand * kMostRows * kPanel];
   Panel p{};
@@ -179,27 +197,27 @@ void multiply_panels(const Form& form, const Activations& given, int64_t m, int6
   p.shifts = form.shifts ? at<float>(form, form.shifts) + form.side_at(panel, 0) : nullptr;
   p.width = static_cast<int>(form.width(panel));
   p.table = at<float>(form, form.table);
-  p.x = given.x.data() + first * form.k_padded;
-  p.sums = given.sums.data() + (form.shifts ? first * form.groups : 0);
+  p.x = given.x + first * form.k_padded;
+  p.sums = form.shifts ? given.sums + first * form.groups : nullptr;
   p.pitch = form.k_padded, p.chunks = form.chunks(), p.groups = form.groups;
   p.group_chunks = form.group_size / kChunk;
   p.rows = static_cast<int>(std::min(kMostRows, m - first)), p.panels = panels;
   p.constant = form.constant;
   p.y = sums;
   (form.whole ? kernels.whole : kernels.multiply)[form.bits - 1](p);
-  const float* bias = at<float>(form, form.bias);
   const int64_t n0 = panel * kPanel, last = std::min(n0 + panels * kPanel, form.n);
   for (int64_t r = 0; r < p.rows; ++r)
-    for (int64_t n = n0; n < last; ++n) {
-      const float sum = sums[((n - n0) / kPanel * p.rows + r) * kPanel + n % kPanel];
-      put(y, dtype, (first + r) * form.n + n, bias ? sum + bias[n] : sum);
+    for (int64_t n = n0; n < last; n += kPanel) {
+      const float* sum = sums + ((n - n0) / kPanel * p.rows + r) * kPanel;
+      put_row(y, dtype, (first + r) * form.n + n, sum, bias ? bias + n : nullptr, std::min(kPanel, last - n));
     }
 }
 
 }  // namespace
 
-void multiply(const Form& form, int64_t m, DType dtype, const void* x, void* y, ThreadPool& pool) {
+void multiply(const Form& form, int64_t m, DType dtype, const void* x, void* y, ThreadPool& pool, const float* bias) {
   if (m == 0) return;
+  if (form.bias) bias = at<float>(form, form.bias);
   const Activations given = activations(form, m, dtype, x, pool);
   // Rows outermost: a worker's neighbours read the same x, and the weights of a few panels stay in its cache. As many
   // panels as kernels take at once, unless threads would have too few pieces to share evenly. 1, 2 and 4 divide a band.
@@ -211,7 +229,7 @@ void multiply(const Form& form, int64_t m, DType dtype, const void* x, void* y, 
       items * parts, std::max<int64_t>(1, (int64_t{1} << 18) / work), [&](int64_t begin, int64_t end, int) {
         for (int64_t item = begin; item < end; ++item) {
           const int64_t panel = item % items * wide, panels = std::min(wide, form.panels() - panel);
-          multiply_panels(form, given, m, item / items * kMostRows, panel, static_cast<int>(panels), dtype, y);
+          multiply_panels(form, given, m, item / items * kMostRows, panel, static_cast<int>(panels), dtype, y, bias);
         }
       });
 }

@@ -15,6 +15,7 @@ constexpr int kThreads = 256;
 // x Wᵀ needs one dtype: weights are converted to that of x when they differ.
 void linear(Call& call, CudaExec& exec) {
   const ops::Linear a(call);
+  require(!a.banded, "weight has the shape " + shape_text(a.weight.shape) + ", which only the CPU reads");
   const Tensor &x = a.x, &weight = a.weight, &y = a.y;
   const int64_t m = x.dim(0), k = x.dim(1), n = weight.dim(0);
   Gemm product;

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <variant>
@@ -33,6 +34,7 @@ class Params {
     else values_.emplace_back(std::move(name), std::move(value));
   }
   size_t size() const { return values_.size(); }
+  bool operator==(const Params&) const = default;
   const std::string& name(size_t i) const { return values_[i].first; }
   const Value& value(size_t i) const { return values_[i].second; }
   // Which one is called so; -1: none.
@@ -128,6 +130,17 @@ struct Timing {
   bool graph = true;
 };
 
+// Calls in the order in which they were enqueued, to be run again as they are.
+struct Recording {
+  std::vector<std::pair<std::string, Call>> calls;
+  // Storage that came into being meanwhile, kept so that no other has its address.
+  std::set<std::shared_ptr<Storage>> made;
+
+  // Whether the other one has the same calls: the same tensors too, but for storage that each made for itself, in the
+  // same places.
+  bool matches(const Recording& other) const;
+};
+
 // What runs the operations of a queue, on the queue's thread: the CPU's thread pool, or a CUDA stream.
 class Backend {
  public:
@@ -142,6 +155,8 @@ class Backend {
   // The queue's thread. Seconds of each pass over `calls` (name and call), after some that do not count. Throws
   // OpFailure.
   virtual std::vector<double> time(std::vector<std::pair<std::string, Call>>& calls, const Timing& how);
+  // The queue's thread. Runs the calls, one after another. Throws OpFailure.
+  void replay(Recording& recording);
   virtual void abort() { aborted_ = true; }
   virtual void clear_abort() { aborted_ = false; }
   bool aborted() const { return aborted_; }

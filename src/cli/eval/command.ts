@@ -4,6 +4,7 @@ import { LpqError } from '../../core/error.js';
 import { activationOptions } from '../options/activations.js';
 import { modelDirectory } from '../options/hub.js';
 import { BOS_OPTION, bosMode, integer } from '../options/parse.js';
+import { productsOption } from '../options/products.js';
 import { kvOptions } from '../quantize/method.js';
 import { type ComputeOptions, computeOptions, progress, type Run } from '../run.js';
 import { line } from '../terminal/terminal.js';
@@ -29,33 +30,35 @@ export interface TextOptions extends EvalFlags {
 /** `lpq eval DIR --text FILE --ctx N`: perplexity of a source, quantized or packed directory; or the answers of --choices and --last-word. */
 export function evalCommand(program: Command, run: Run): Command {
   return computeOptions(
-    activationOptions(
-      kvOptions(
-        program
-          .command('eval')
-          .description(
-            'measure perplexity on a text, or answers to questions, of a plain, quantized or packed checkpoint',
-          )
-          .argument(
-            '<dir>',
-            'directory of the checkpoint, a .gguf file, or ORG/NAME[@REVISION] on the Hugging Face Hub',
-          )
-          .option('--text <file>', 'a text file, or .jsonl with {"text": ...} or {"messages": ...} lines')
-          .option(
-            '--choices <file>',
-            '.jsonl with {"context": ..., "choices": [...], "answer": 0} lines: measure how many answers are right',
-          )
-          .option(
-            '--last-word <file>',
-            '.jsonl with {"text": ...} lines: measure how many last words the model would write',
-          )
-          .option('--ctx <n>', 'tokens in a window', integer('--ctx', 2), 512)
-          .option('--bos <kind>', BOS_OPTION, bosMode, 'auto')
-          .option(
-            '--source <dir>',
-            'the unquantized checkpoint: also measure its perplexity, and the KL divergence from it',
-          )
-          .option('--report', 'add the result to the report beside DIR (docs/reports.md)'),
+    productsOption(
+      activationOptions(
+        kvOptions(
+          program
+            .command('eval')
+            .description(
+              'measure perplexity on a text, or answers to questions, of a plain, quantized or packed checkpoint',
+            )
+            .argument(
+              '<dir>',
+              'directory of the checkpoint, a .gguf file, or ORG/NAME[@REVISION] on the Hugging Face Hub',
+            )
+            .option('--text <file>', 'a text file, or .jsonl with {"text": ...} or {"messages": ...} lines')
+            .option(
+              '--choices <file>',
+              '.jsonl with {"context": ..., "choices": [...], "answer": 0} lines: measure how many answers are right',
+            )
+            .option(
+              '--last-word <file>',
+              '.jsonl with {"text": ...} lines: measure how many last words the model would write',
+            )
+            .option('--ctx <n>', 'tokens in a window', integer('--ctx', 2), 512)
+            .option('--bos <kind>', BOS_OPTION, bosMode, 'auto')
+            .option(
+              '--source <dir>',
+              'the unquantized checkpoint: also measure its perplexity, and the KL divergence from it',
+            )
+            .option('--report', 'add the result to the report beside DIR (docs/reports.md)'),
+        ),
       ),
     ),
   ).action((dir: string, flags: EvalFlags) => evaluate(dir, flags, run));
@@ -70,6 +73,7 @@ async function evaluate(given: string, flags: EvalFlags, run: Run): Promise<void
   const started = performance.now();
   const { textPerplexity } = await import('../../eval/perplexity.js');
   const { openEvaluated } = await import('../options/kv.js');
+  const { productsUsed } = await import('../options/products.js');
   const { rt, source, close } = await openEvaluated(dir, options, run);
   try {
     const onWindows = await lengthWarning(source, options.ctx, run);
@@ -80,7 +84,7 @@ async function evaluate(given: string, flags: EvalFlags, run: Run): Promise<void
     const seconds = (performance.now() - started) / 1000;
     const error = found.standardError === null ? '' : ` ± ${found.standardError.toPrecision(2)}`;
     run.report.result(
-      { dir, ...found, seconds },
+      { dir, ...found, ...productsUsed(rt), seconds },
       line`ppl ${found.ppl.toFixed(4)}${error}   ${scored(found)}   ${found.text}   ${duration(seconds)}\n`,
     );
   } finally {

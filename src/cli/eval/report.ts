@@ -55,6 +55,7 @@ async function evaluation(
   const { text, ctx, bos } = options;
   const { rt, source, close } = await openEvaluated(dir, options, run);
   const onWindows = await lengthWarning(source, ctx, run);
+  const products = rt.device === 'cpu' && rt.products === 'bf16' ? { products: 'bf16' as const } : {};
   const { step: onProgress, end } = progress(run, 'eval', false);
   try {
     if (original === undefined) {
@@ -71,6 +72,7 @@ async function evaluation(
         prefix,
         windows,
         tokens,
+        ...products,
         perplexity: { ppl, error: standardError },
         source: null,
       };
@@ -80,7 +82,7 @@ async function evaluation(
     try {
       const found = await textDivergence(rt, reference, source, text, { ctx, bos, onWindows, onProgress });
       const { directoryOrigin } = await import('../../../formats/directory/origin.js');
-      return evaluationOf(found, directoryOrigin(original).name);
+      return { ...evaluationOf(found, directoryOrigin(original).name), ...products };
     } finally {
       reference.close();
     }

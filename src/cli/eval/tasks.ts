@@ -1,6 +1,7 @@
 import { counted } from '../../core/words.js';
 import type { Estimate } from '../../eval/estimate.js';
 import { openEvaluated } from '../options/kv.js';
+import { productsUsed } from '../options/products.js';
 import { progress, type Run } from '../run.js';
 import { line } from '../terminal/terminal.js';
 import { duration } from '../terminal/units.js';
@@ -20,7 +21,7 @@ export async function evaluateTask(dir: string, options: EvalFlags, run: Run): P
       end();
       const seconds = (performance.now() - started) / 1000;
       run.report.result(
-        { dir, ...found, seconds },
+        { dir, ...found, ...productsUsed(rt), seconds },
         line`accuracy ${share(found.accuracy)}   a character ${share(found.normalised)}   ${counted(found.questions, 'question')}   ${found.text}   ${duration(seconds)}\n`,
       );
       return;
@@ -30,7 +31,7 @@ export async function evaluateTask(dir: string, options: EvalFlags, run: Run): P
     const seconds = (performance.now() - started) / 1000;
     const { mean, error } = found.perplexity;
     run.report.result(
-      { dir, ...found, seconds },
+      { dir, ...found, ...productsUsed(rt), seconds },
       line`last words ${share(found.accuracy)}   ppl ${mean.toFixed(4)}${error === null ? '' : ` ± ${error.toPrecision(2)}`}   ${counted(found.words, 'text')}   ${found.text}   ${duration(seconds)}\n`,
     );
   } finally {

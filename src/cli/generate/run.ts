@@ -8,6 +8,7 @@ import { checkSampling, type Sampling } from '../../generate/sample.js';
 import { stopTokens } from '../../generate/stop-tokens.js';
 import { contextLength } from '../../model/context.js';
 import { openEvaluated } from '../options/kv.js';
+import { productsUsed } from '../options/products.js';
 import { progress, type Run } from '../run.js';
 import { bytes, duration } from '../terminal/units.js';
 import type { GenerateFlags } from './command.js';
@@ -64,6 +65,7 @@ export async function generateFrom(dir: string, flags: GenerateFlags, run: Run):
     );
     const facts = {
       device: rt.device,
+      ...productsUsed(rt),
       cache: { form: cache.form, bytes: cache.bytes },
       seconds: { load: (loaded - started) / 1000, prefill: timings.prefill, decode: timings.decode },
     };

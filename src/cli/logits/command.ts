@@ -2,6 +2,7 @@ import { rmSync } from 'node:fs';
 import path from 'node:path';
 import type { Command } from 'commander';
 import { modelDirectory } from '../options/hub.js';
+import { checkProducts, productsOption, productsUsed } from '../options/products.js';
 import { type ComputeOptions, computeOptions, openRuntime, type Run } from '../run.js';
 import { line } from '../terminal/terminal.js';
 
@@ -13,15 +14,17 @@ interface LogitsOptions extends ComputeOptions {
 /** `lpq logits DIR --ids FILE -o FILE`: compute logits of given tokens, to compare with another implementation. */
 export function logitsCommand(program: Command, run: Run): Command {
   return computeOptions(
-    program
-      .command('logits')
-      .description('compute logits of given tokens, to compare with another implementation')
-      .argument(
-        '<dir>',
-        'directory of a plain, quantized or packed checkpoint, a .gguf file, or ORG/NAME[@REVISION] on the Hub',
-      )
-      .requiredOption('--ids <file>', 'safetensors with input_ids, I32 or I64 [B,T]')
-      .requiredOption('-o, --output <file>', 'safetensors to write: logits F32 [B,T,V]'),
+    productsOption(
+      program
+        .command('logits')
+        .description('compute logits of given tokens, to compare with another implementation')
+        .argument(
+          '<dir>',
+          'directory of a plain, quantized or packed checkpoint, a .gguf file, or ORG/NAME[@REVISION] on the Hub',
+        )
+        .requiredOption('--ids <file>', 'safetensors with input_ids, I32 or I64 [B,T]')
+        .requiredOption('-o, --output <file>', 'safetensors to write: logits F32 [B,T,V]'),
+    ),
   ).action((dir: string, options: LogitsOptions) => logits(dir, options, run));
 }
 
@@ -32,6 +35,7 @@ async function logits(given: string, options: LogitsOptions, run: Run): Promise<
   const { writeLogits } = await import('../../eval/logits.js');
   const output = path.resolve(options.output);
   const rt = openRuntime(run, options);
+  checkProducts(rt, options);
   const { openWeights } = await import('../../artifact/open.js');
   const source = await openWeights(dir, rt);
   // The writer's own name for the file until it is complete.
@@ -42,7 +46,7 @@ async function logits(given: string, options: LogitsOptions, run: Run): Promise<
     const shape = await writeLogits(rt, source, options.ids, output);
     const seconds = (performance.now() - started) / 1000;
     run.report.result(
-      { dir, output, shape, seconds },
+      { dir, output, shape, ...productsUsed(rt), seconds },
       line`logits F32 [${shape.join(', ')}] written to ${options.output} in ${seconds.toFixed(1)}s\n`,
     );
   } finally {

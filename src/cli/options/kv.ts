@@ -9,6 +9,7 @@ import type { KvForm, WeightSource } from '../../model/source.js';
 import { checkFlags, type KvSettings, requireKv } from '../quantize/settings.js';
 import { type ComputeOptions, openRuntime, type Run } from '../run.js';
 import { activationsOf } from './activations.js';
+import { checkProducts } from './products.js';
 
 const FLAGS = ['kv', 'kvGranularity', 'kvGroup', 'kvResidual'] as const;
 
@@ -79,8 +80,9 @@ export async function openEvaluated(
   const wish = checkKvFlags({ ...flags, ...(bits !== undefined && !plain && { kv: bits }) });
   const device = plain ? flags.device : cacheDevice(dir, wish, flags.device);
   const rt = openRuntime(run, { ...flags, device, activations: activationsOf(dir, flags.activations) });
+  checkProducts(rt, flags);
   const { openWeights } = await import('../../artifact/open.js');
-  const opened = await openWeights(dir, rt, kernels);
+  const opened = await openWeights(dir, rt, { kernels, coded: generates });
   const source = withCache(opened, wish);
   const cache = plain ? ('f16' as const) : (source.kv ?? ('exact' as const));
   return { rt, source, cache, close: () => opened.close() };

@@ -50,6 +50,8 @@ export interface PackedKernel<W extends PackedWeight = PackedWeight> {
   bind(binding: Binding): W | undefined;
   /** What is done once the tensors are on the device; may let go of some. */
   arrive?(rt: NativeRuntime, packed: W): W;
+  /** What the weight becomes once its siblings are joined to it; takes its tensors. For weights that stay in memory. */
+  settle?(rt: NativeRuntime, packed: W): Promise<PackedWeight>;
   /** y = x Wᵀ + bias; x [M,K], y [M,N] and bias [N] f16 or bf16, or as `wide` says (bias f32). */
   multiply(rt: NativeRuntime, x: Tensor, packed: W, bias: Tensor | undefined, y: Tensor): void;
   /** Undefined where weights do not come apart so. */

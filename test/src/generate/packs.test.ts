@@ -4,7 +4,7 @@ import { before, test } from 'node:test';
 import { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
 import { openSource, SourceCheckpoint } from '../../../formats/canonical/source.js';
 import { createRuntime } from '../../../native/binding.js';
-import { artifactSource } from '../../../src/artifact/open.js';
+import { artifactSource, openWeights } from '../../../src/artifact/open.js';
 import { shareDirectory } from '../../../src/calibrate/bundled.js';
 import { openCodec } from '../../../src/calibrate/tokenizer.js';
 import { makeCache } from '../../../src/generate/cache.js';
@@ -106,6 +106,17 @@ for (const target of TARGETS)
     const through = await texts(kernels, PROMPTS.slice(0, 1), { maxTokens: KERNEL_TOKENS });
     assert.deepEqual(through[0]?.ids, want[0]?.ids.slice(0, KERNEL_TOKENS));
   });
+
+test('codes that stay codes: every form of a model writes the same, and what its decoded weights write', async () => {
+  const form = async (of: string) => texts(await openWeights(of, rt, { coded: true }), PROMPTS);
+  const found = await form(quantized);
+  const source = await openWeights(quantized, rt, { coded: true });
+  assert.equal((await source.packed?.('model.layers.0.mlp.up_proj.weight'))?.kernel.name, 'coded');
+  source.close();
+  for (const target of TARGETS) assert.deepEqual(await form(path.join(dir, target)), found, target);
+  // Scales multiply sums instead of weights: a choice between near ties may differ, but does not in these.
+  assert.deepEqual(found, want);
+});
 
 test('comet: a model whose activations are codes writes the same, decoded and through its kernel, over the cache that it asks for', async () => {
   const [from, to] = [path.join(dir, 'fmpq'), path.join(dir, 'comet')];

@@ -44,6 +44,14 @@ export class ReferenceRuntime implements NativeRuntime {
   }
   memory(): undefined {}
   resetPeak(): void {}
+  record(): void {}
+
+  recorded(): undefined {}
+
+  replay(): void {
+    throw new Error('there is no recording');
+  }
+
   abort(): void {}
   progress() {
     return { done: 0, total: 0 };
