@@ -24,7 +24,8 @@ function device(change: (op: string, values: Float32Array) => void = () => {}): 
   };
   const download: NativeRuntime['download'] = async (tensor) => {
     await rt.sync();
-    if (tensor.dtype === 'f32') change('logits', typed<Float32Array>(tensor));
+    // What else is read back, such as clips, may lie in a mapped file.
+    if (tensor.dtype === 'f32' && tensor.shape.length === 2) change('logits', typed<Float32Array>(tensor));
     return tensor.view(tensor.shape);
   };
   Object.defineProperty(rt, 'enqueue', { value: rounded });
