@@ -1,4 +1,5 @@
 import { LpqError } from '../../src/core/error.js';
+import { textOf } from '../../src/core/text-of.js';
 import { autoRoundModules } from '../auto-round/modules.js';
 import { awqModules } from '../awq/modules.js';
 import { compressedModules } from '../compressed-tensors/modules.js';
@@ -48,7 +49,7 @@ export function foreignContext(
 /** config.json's dtype (torch_dtype before transformers 5), of the text model where there are several. */
 function modelDtype(config: Readonly<Record<string, unknown>>): 'F32' | 'F16' | 'BF16' {
   const text = config.text_config as { dtype?: unknown; torch_dtype?: unknown } | undefined;
-  switch (String(config.dtype ?? config.torch_dtype ?? text?.dtype ?? text?.torch_dtype).replace('torch.', '')) {
+  switch (textOf(config.dtype ?? config.torch_dtype ?? text?.dtype ?? text?.torch_dtype).replace('torch.', '')) {
     case 'float32':
       return 'F32';
     case 'float16':

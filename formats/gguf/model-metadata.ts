@@ -1,4 +1,5 @@
 import { LpqError } from '../../src/core/error.js';
+import { textOf } from '../../src/core/text-of.js';
 import { f32, type GgufValue, text, u32 } from './metadata.js';
 import { GGUF_ARCHITECTURES, type GgufArchitecture } from './names.js';
 
@@ -22,7 +23,7 @@ export interface GgufModel {
  * LPQ_CONFIG naming a key that is missing or of the wrong type.
  */
 export function ggufModel(dir: string, config: Json): GgufModel {
-  const type = String(config.model_type);
+  const type = textOf(config.model_type);
   const architecture = Object.hasOwn(GGUF_ARCHITECTURES, type) ? GGUF_ARCHITECTURES[type] : undefined;
   if (!architecture)
     throw new LpqError('LPQ_TARGET', `lpq has no table for GGUF of model_type '${type}' (${dir})`, {

@@ -1,5 +1,6 @@
 import { typed } from '../../native/binding.js';
 import { tell } from '../../src/core/activity.js';
+import { textOf } from '../../src/core/text-of.js';
 import { plainModule } from '../compressed-tensors/plain-modules.js';
 import type { WeightScheme } from '../compressed-tensors/read-schemes.js';
 import {
@@ -51,7 +52,7 @@ function readerOf(where: string, settings: Settings): (name: string) => Read {
     return found ?? badSetting(where, key, algo, Object.keys(ALGOS).join(', '));
   };
   const { quant_algo: algo, quantized_layers: layers } = settings;
-  if (String(algo).toUpperCase() !== 'MIXED_PRECISION') {
+  if (textOf(algo).toUpperCase() !== 'MIXED_PRECISION') {
     const one = known('quant_algo', algo);
     return () => one;
   }

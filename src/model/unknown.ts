@@ -1,5 +1,6 @@
 import { distance } from 'fastest-levenshtein';
 import { LpqError } from '../core/error.js';
+import { textOf } from '../core/text-of.js';
 import type { Architecture } from './architecture.js';
 import { planModel } from './plan.js';
 
@@ -23,13 +24,15 @@ const LISTED = 6;
 export function unknownArchitecture(config: Json, dir: string, tables: readonly Architecture[]): LpqError {
   const { model_type: type } = config;
   const classes = Array.isArray(config.architectures) ? config.architectures : [];
-  const got = [type, ...classes].filter((part) => part !== undefined).map(String);
+  const got = [type, ...classes]
+    .filter((part) => part !== undefined)
+    .map((part) => (typeof part === 'string' ? part : JSON.stringify(part)));
   const text = config.text_config as Json | null | undefined;
   const own = text && typeof text === 'object' ? text : config;
   const near = [own.model_type, type].find((name) => typeof name === 'string') as string | undefined;
   const [nearest] = tables
     .filter((table) => !table.text)
-    .map((table) => compared(table, own, near ?? String(classes[0] ?? ''), dir))
+    .map((table) => compared(table, own, near ?? textOf(classes[0]), dir))
     .sort((a, b) => a.score - b.score);
   const differs = nearest && [
     ...(nearest.unread.length > 0 ? [`it does not read ${listed(nearest.unread)}`] : []),

@@ -4,6 +4,7 @@ import { type SafetensorsDtype, tensorBytes } from '../../formats/safetensors/dt
 import type { TensorEntry } from '../../formats/safetensors/header.js';
 import type { Tensor } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
+import { textOf } from '../core/text-of.js';
 import { buildGraph, planSource } from '../model/graph.js';
 import type { ModelGraph } from '../model/program.js';
 import type { WeightShapes } from '../model/source.js';
@@ -40,7 +41,7 @@ function dtypeOf(config: Readonly<Record<string, unknown>>): SafetensorsDtype {
   const text = config.text_config as Record<string, unknown> | undefined;
   const named = [config, text ?? {}].flatMap(({ dtype, torch_dtype: older }) => [dtype, older]);
   const short: Readonly<Record<string, SafetensorsDtype>> = { bfloat16: 'BF16', float16: 'F16', float32: 'F32' };
-  return named.map((name) => short[String(name)]).find((found) => found !== undefined) ?? 'BF16';
+  return named.map((name) => short[textOf(name)]).find((found) => found !== undefined) ?? 'BF16';
 }
 
 class PlannedTensors implements SourceTensors {

@@ -1,5 +1,6 @@
 import type { ArtifactManifest } from '../../formats/artifact/schema.js';
 import type { GgufValue } from '../../formats/gguf/metadata.js';
+import { textOf } from '../core/text-of.js';
 import { architectureOf } from '../model/architectures/index.js';
 import { type ModelPlan, planModel } from '../model/plan.js';
 import { type Entry, fileTypeOf, type HeaderTensor } from './gguf-header.js';
@@ -37,7 +38,7 @@ export function expectedEntries(
   from: BlocksFrom,
   importance: readonly Entry[],
 ): Entry[] {
-  const type = String(config.model_type);
+  const type = textOf(config.model_type);
   return [
     ['general.architecture', string(NAMES[type] ?? type)],
     ['general.type', string('model')],

@@ -1,3 +1,4 @@
+import { textOf } from '../core/text-of.js';
 import type { RopeSpec } from '../model/rope.js';
 
 // Names of tensors and orders of rows in GGUF, in tables of the verifier's own.
@@ -84,7 +85,7 @@ export function inFileOrder(a: string, b: string): number {
 /** For every row of a tensor of the file, the row of the checkpoint's that it is. */
 export function storedOrder(tensor: string, rows: number, config: Json): Int32Array {
   const order = Int32Array.from({ length: rows }, (_, row) => row);
-  const llama = ['llama', 'mistral', 'mixtral'].includes(String(config.model_type));
+  const llama = ['llama', 'mistral', 'mixtral'].includes(textOf(config.model_type));
   const which = /^blk\.\d+\.attn_([qk])\./.exec(tensor)?.[1];
   if (!llama || which === undefined) return order;
   const all = Number(config.num_attention_heads);

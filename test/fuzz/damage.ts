@@ -121,12 +121,12 @@ export function edited(text: string, list: readonly Edit[]): Buffer {
       const leaf = next === null || typeof next !== 'object' || Object.keys(next).length === 0;
       if (depth === path.length - 1 || leaf) {
         if (remove) delete here[key];
-        else here[key] = value;
+        else here[key] = structuredClone(value);
         break;
       }
       here = next as Record<string, unknown>;
     }
-    if (path.length === 1 && path[0] === 0 && !remove) root = value;
+    if (path.length === 1 && path[0] === 0 && !remove) root = structuredClone(value);
   }
-  return Buffer.from(JSON.stringify(root));
+  return Buffer.from(JSON.stringify(root) ?? '');
 }

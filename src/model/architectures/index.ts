@@ -1,3 +1,4 @@
+import { textOf } from '../../core/text-of.js';
 import type { Architecture } from '../architecture.js';
 import { unknownArchitecture } from '../unknown.js';
 import { apertus } from './apertus.js';
@@ -169,7 +170,7 @@ export function architectureOf(config: Readonly<Record<string, unknown>>, dir: s
   const found = knownArchitecture(config);
   const classes = Array.isArray(config.architectures) ? config.architectures : [];
   // A classifier or an embedding model has the blocks of a language model but no head to measure it by.
-  const speaks = (name: unknown) => name === found?.className || /^\w+ForCausalLM$/.test(String(name));
+  const speaks = (name: unknown) => name === found?.className || /^\w+ForCausalLM$/.test(textOf(name));
   if (found && (classes.length === 0 || classes.some(speaks))) return found;
   throw unknownArchitecture(config, dir, ARCHITECTURES);
 }
