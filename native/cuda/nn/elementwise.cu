@@ -85,9 +85,8 @@ __device__ void gated_codes(const T* gate, const T* up, T* y, int act, int width
   const index_t t = blockIdx.x;
   const int first = static_cast<int>(threadIdx.x), step = static_cast<int>(blockDim.x), chunks = width / kWide;
   uint4* const row = reinterpret_cast<uint4*>(y + t * width);
-  const uint4 *const gates = reinterpret_cast<const uint4*>(gate + t * gate_pitch), *const ups =
-                                                                                        reinterpret_cast<const uint4*>(
-                                                                                            up + t * up_pitch);
+  const uint4* const gates = reinterpret_cast<const uint4*>(gate + t * gate_pitch);
+  const uint4* const ups = reinterpret_cast<const uint4*>(up + t * up_pitch);
   uint2* const to = reinterpret_cast<uint2*>(codes + t * width);
   union Sixteen {
     uint4 raw;

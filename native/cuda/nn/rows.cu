@@ -4,7 +4,7 @@
 
 using namespace lpq;
 
-// Tells by being there that kernels which begin with griddepcontrol_wait_and_launch() wait for the operation before
+// Tells by being there that kernels launched early wait (griddepcontrol) for the operation before
 // (CudaExec::launch_after).
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 extern "C" __global__ void lpq_follows() {}
