@@ -99,6 +99,14 @@ export const packedOps = {
   quantizeTokens: (rt: NativeRuntime, x: Tensor, out: TokenCodes) =>
     rt.enqueue('quantize_tokens', [x], [out.codes, out.scales]),
 
+  /** The numbers of such codes but for a factor a token, exactly: x = code 2^e, rest = scale 2^-e (native/ops/w4ax.h). */
+  widenTokens: (rt: NativeRuntime, from: TokenCodes, x: Tensor, rest: Tensor) =>
+    rt.enqueue('widen_tokens', [from.codes, from.scales], [x, rest]),
+
+  /** y = y rest + bias, a factor a token. */
+  scaleTokens: (rt: NativeRuntime, rest: Tensor, bias: Tensor | undefined, y: Tensor) =>
+    rt.enqueue('scale_tokens', [rest, ...(bias ? [bias] : [])], [y]),
+
   /** y = x Wᵀ + bias of codes of 8 bits by codes of 8 or 4; `groups`: whole factors of groups (native/ops/gemm_act.h). */
   gemmAct: (
     rt: NativeRuntime,

@@ -60,11 +60,13 @@ export const w4axOps = {
     bias: Tensor | undefined,
     y: Tensor,
     p: {
-      tokens?: 16 | 32 | 64 | 128;
-      cluster?: 1 | 2;
+      tokens?: number;
+      width?: 4 | 8;
+      blocks?: number;
       stages?: number;
+      reduce?: 'global' | 'cluster';
       shared?: number;
-      kernel?: 'few' | 'wgmma' | 'mma';
+      kernel?: 'few' | 'act8' | 'mma';
     } = {},
   ) => rt.enqueue('gemm_comet', [x.x8, x.x4, x.scales, x.blocks, w.codes, w.scales, ...(bias ? [bias] : [])], [y], p),
 

@@ -9,7 +9,7 @@ import { listed } from '../lists.js';
 
 /**
  * What the linears of the blocks are multiplied as: `dense` in the activations' 16 bits; `type` as codes that become 16 bits in the kernel
- * (ops.gemmPacked); `w4ax` as 4-bit codes by activations of 4 and 8 bits (ops.gemmComet); `w4a8` as 4-bit codes
+ * (ops.gemmPacked), with `codes` after activations became codes of 8 bits and these 16 bits (`u3:i8`); `w4ax` as 4-bit codes by activations of 4 and 8 bits (ops.gemmComet); `w4a8` as 4-bit codes
  * of a two-level grid by i8, `w8a8` and `fp8` as i8 by i8 and f8e4m3 by
  * f8e4m3 with a scale for each row and each token (ops.gemmAct).
  */
@@ -17,9 +17,15 @@ export type WeightForm = { readonly kind: 'dense'; readonly name: string } | Pac
 
 export type PackedForm =
   | { readonly kind: 'w4ax' | 'w4a8' | 'w8a8' | 'fp8'; readonly name: string }
-  | { readonly kind: 'type'; readonly name: string; readonly type: QuantType };
+  | { readonly kind: 'type'; readonly name: string; readonly type: QuantType; readonly codes?: 'i8' | 'f8_e4m3' };
 
 const WHOLE = ['dense', 'w4ax', 'w4a8', 'w8a8', 'fp8'] as const;
+
+/** Codes of activations, by the names of their types. */
+const ACTIVATIONS = [
+  ['i8', 'i8'],
+  ['f8e4m3', 'f8_e4m3'],
+] as const;
 
 /** --weights. Throws LPQ_USAGE, LPQ_TYPE. */
 export function parseForms(text: string): WeightForm[] {
@@ -30,7 +36,13 @@ export function parseForms(text: string): WeightForm[] {
     (item): WeightForm | WeightForm[] => {
       const kind = WHOLE.find((each) => each === item);
       if (kind) return { kind, name: item };
-      return parseTypes(item).map((type) => ({ kind: 'type', name: type.name, type }));
+      const [types, act, ...more] = item.split(':');
+      const codes = ACTIVATIONS.find(([name]) => name === act)?.[1];
+      if (more.length > 0 || (act !== undefined && codes === undefined))
+        throw notTaken('--weights', item, 'a form, or TYPE:i8 or TYPE:f8e4m3 for activations of 8 bits');
+      return parseTypes(types as string).map((type) =>
+        codes ? { kind: 'type', name: `${type.name}:${act}`, type, codes } : { kind: 'type', name: type.name, type },
+      );
     },
   );
 }

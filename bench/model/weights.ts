@@ -1,8 +1,10 @@
 import { type DType, type NativeRuntime, type Tensor, uploadTyped } from '../../native/binding.js';
+import { ops } from '../../native/ops.js';
 import { tell } from '../../src/core/activity.js';
-import { quantType, typeParams } from '../../src/core/quant-type.js';
+import { decodeCode, type QuantType, quantType, typeParams } from '../../src/core/quant-type.js';
 import type { ResidentModel } from '../../src/generate/resident.js';
-import { type CometWeight, cometKernel } from '../../src/model/kernels/comet.js';
+import { byCodes } from '../../src/model/kernels/by-codes.js';
+import { type CometWeight, cometKernel, placesInBytes } from '../../src/model/kernels/comet.js';
 import type { PackedWeight } from '../../src/model/kernels/kernel.js';
 import { type TilusWeight, tilusKernel } from '../../src/model/kernels/tilus.js';
 import { type W4a8Weight, w4a8Kernel } from '../../src/model/kernels/w4a8.js';
@@ -121,26 +123,50 @@ const WEIGHTS: Readonly<
 };
 
 function weightOfType(
-  { noise, dtype, shape, shift }: Place,
-  { type }: Extract<PackedForm, { kind: 'type' }>,
+  { rt, noise, dtype, shape, shift }: Place,
+  { type, codes }: Extract<PackedForm, { kind: 'type' }>,
   group: number,
-): TilusWeight {
+): PackedWeight {
   const [n, k] = shape;
   const [down, across] = [Math.ceil(n / BLOCK_N), Math.ceil(k / BLOCK_K)];
-  return {
+  const zero = type.kind === 'int' && !type.signed ? 2 ** (type.bits - 1) : 0;
+  const scaleShape = [down, group === 0 ? 1 : Math.ceil(k / group), BLOCK_N];
+  const weight: TilusWeight = {
     kernel: tilusKernel,
     shape,
     type: typeParams(type),
     groupSize: group,
-    zero: type.kind === 'int' && !type.signed ? 2 ** (type.bits - 1) : 0,
-    weights: noise.fill('codes', 'u8', [down, across, (BLOCK_N * BLOCK_K * type.bits) / 8], shift),
-    scales: noise.fill('numbers', dtype, [down, group === 0 ? 1 : Math.ceil(k / group), BLOCK_N], shift),
+    zero,
+    weights: noise.fill(
+      type.kind === 'float' && type.special !== 'none' ? 'finite' : 'codes',
+      'u8',
+      [down, across, (BLOCK_N * BLOCK_K * type.bits) / 8],
+      shift,
+    ),
+    scales: halves(rt, dtype, scalesOf(rt, scaleShape, rootMeanSquare(type, zero), k)),
   };
+  return codes ? byCodes(weight, codes) : weight;
 }
 
 /** Root mean squares of the random codes of 4 bits, those times FACTOR, of i8 and of f8e4m3. */
 const FACTOR = 9;
 const SIZES = { w4ax: 4.6, w4a8: 4.6 * FACTOR, w8a8: 74, fp8: 110 } as const;
+
+/** Of the numbers of all codes, those that are none left out. */
+function rootMeanSquare(type: QuantType, zero: number): number {
+  const numbers = Array.from({ length: 2 ** type.bits }, (_, code) => decodeCode(type, code) - zero).filter(
+    Number.isFinite,
+  );
+  return Math.sqrt(numbers.reduce((sum, number) => sum + number ** 2, 0) / numbers.length);
+}
+
+/** `from` f32 in 16 bits; takes it. */
+function halves(rt: NativeRuntime, dtype: DType, from: Tensor): Tensor {
+  const to = rt.allocate(dtype, from.shape);
+  ops.cast(rt, from, to);
+  from.dispose();
+  return to;
+}
 
 /** A scale for every row or block, so that products stay as large as what is multiplied: what overflows has no codes. */
 function scalesOf(rt: NativeRuntime, shape: readonly number[], size: number, k: number): Tensor {
@@ -193,6 +219,7 @@ function weightOfBlocks({ rt, noise, shape, shift, feed }: Place, share: number)
     bits: uploadTyped(rt, 'u8', [across], Uint8Array.from(bits)),
     clip: uploadTyped(rt, 'f32', [across], new Float32Array(across).fill(1)),
     blocks: uploadTyped(rt, 'i32', [across], Int32Array.from(places)),
+    inBytes: uploadTyped(rt, 'i32', [across], placesInBytes(across)),
     eights,
   };
 }

@@ -83,8 +83,7 @@ bool nibbles_of(const std::string& kind) {
 
 int main(int argc, char** argv) try {
   std::string out;
-  std::vector<std::string> ms = {"16", "64", "256", "1024", "4096"},
-                           kinds = {"i8", "f8", "w4", "w4f8", "w4ax0", "w4ax75"};
+  std::vector<std::string> ms = {"16", "64", "256", "1024", "4096"}, kinds = {"i8", "f8", "w4", "w4f8", "w4ax84"};
   bool tune = false, vendor = true;
   int launches = 0;
   std::vector<Shape> shapes(std::begin(kShapes), std::end(kShapes));
@@ -155,7 +154,7 @@ int main(int argc, char** argv) try {
       json << (json.tellp() > 0 ? ",\n  " : "\n  ") << "{\"k\": " << k << ", \"n\": " << n << ", \"m\": " << m
            << ", \"cublas_fp16_us\": " << fp16 << ", \"cublas_int8_us\": " << int8 << ", \"cublas_fp8_us\": " << fp8
            << ", \"cublas_fp8_fast_us\": " << fast;
-      // w4ax75:wgmma names the kernel.
+      // w4ax75:act8 names the kernel.
       for (const auto& named_kind : kinds) {
         const std::string kind = named_kind.substr(0, named_kind.find(':'));
         const bool nibbles = nibbles_of(kind), of_groups = kind.rfind("w4", 0) == 0;
@@ -164,20 +163,32 @@ int main(int argc, char** argv) try {
         Tensor x = x8;
         x.dtype = dtype;
         std::vector<Call> calls(w.size());
-        // W4Ax: w4ax0, w4ax75, w4ax100: that many of a hundred blocks have activations of 4 bits.
-        const bool mixed = kind.rfind("w4ax", 0) == 0;
+        // W4Ax: w4ax0, w4ax75, w4ax100: that many of a hundred blocks have activations of 4 bits; from 17 tokens on in
+        // bytes, as models have them (src/model/kernels/comet.ts).
+        const bool mixed = kind.rfind("w4ax", 0) == 0, in_bytes = mixed && m > 16;
         const int64_t kb = k / 128, fours = mixed ? kb * std::stoi(kind.substr(4)) / 100 : 0, pitch = (m + 3) / 4 * 4;
         Tensor x_8, x_4, x_scales, blocks;
         if (mixed) {
-          Tensor host = allocate(DType::i32, {kb});
+          Tensor host = allocate(DType::i32, {kb}), bits = allocate(DType::u8, {kb});
           // Those of 8 bits spread out, as a kernel meets them.
           int four = 0, eight = 0;
-          for (int64_t b = 0; b < kb; ++b)
-            host.data<int32_t>()[b] = (b + 1) * fours / kb > b * fours / kb ? ~four++ : eight++;
-          blocks = b.device.backend().upload(host);
-          blocks.storage->arrival->await_host();  // operations called by themselves wait for no copy
-          x_8 = b.noise(b.bytes, DType::i8, {m, 128 * eight}, 99),
-          x_4 = b.noise(b.bytes, DType::u8, {m, 64 * four}, 98), x_scales = b.noise(b.ones, DType::f32, {kb, pitch}, 0);
+          for (int64_t b = 0; b < kb; ++b) {
+            const bool few = (b + 1) * fours / kb > b * fours / kb;
+            host.data<int32_t>()[b] = few && !in_bytes ? ~four++ : eight++;
+            bits.data<uint8_t>()[b] = few ? 4 : 8;
+          }
+          const auto there = [&](const Tensor& tensor) {
+            Tensor uploaded = b.device.backend().upload(tensor);
+            uploaded.storage->arrival->await_host();  // operations called by themselves wait for no copy
+            return uploaded;
+          };
+          blocks = there(host);
+          x_8 = b.exec.allocate(DType::i8, {m, 128 * eight}), x_4 = b.exec.allocate(DType::u8, {m, 64 * four}),
+          x_scales = b.noise(b.ones, DType::f32, {kb, pitch}, 0);
+          Call made;
+          made.in = {x16, there(bits), there(filled(DType::f32, {kb}, [](int64_t) { return 1.0; })), blocks};
+          made.out = {x_8, x_4, x_scales};
+          cuda::cuda_op_table().at("quantize_comet")(made, b.exec);
         }
         for (size_t i = 0; i < w.size(); ++i) {
           if (mixed) {
@@ -203,7 +214,7 @@ int main(int argc, char** argv) try {
         double t = timed(named);
         json << ", \"" << named_kind << "_us\": " << t;
         std::string what = "chosen";
-        if (tune && kind.rfind("w4ax", 0) != 0 && named_kind == kind)
+        if (tune && named_kind == kind)
           for_each_cut("act8", kAct8Cuts, b.exec.device().multiprocessors, n, m,
                        [&](const std::string& how, const Params& wish) {
                          double other;
@@ -216,21 +227,6 @@ int main(int argc, char** argv) try {
                          json << ", \"" << named_kind << " " << how << "\": " << other;
                          if (other < t) t = other, what = how;
                        });
-        else if (tune && named_kind == kind)
-          for (int tokens : {16, 32, 64, 128})
-            for (int cluster : {1, 2})
-              for (int shared : {0, -1, 100000}) {
-                if (tokens > std::max<int64_t>(16, 2 * m - 1) || (m <= tokens && cluster == 2) ||
-                    (m >= 1024 && tokens < 128))
-                  continue;
-                if (shared != 0 && m >= 1024 && cluster == 2) continue;
-                const double other = timed(
-                    params({{"tokens", double(tokens)}, {"cluster", double(cluster)}, {"shared", double(shared)}}));
-                json << ", \"" << kind << "_t" << tokens << "_c" << cluster << "_s" << shared << "_us\": " << other;
-                if (other < t * 0.98)
-                  t = other,
-                  what = "t" + std::to_string(tokens) + "c" + std::to_string(cluster) + "s" + std::to_string(shared);
-              }
         const double own = dtype == DType::f8_e4m3 ? fast : int8;
         std::printf(" %9.2f %4.2f %4.2f %s", t, fp16 / t, own / t, tune ? what.c_str() : "");
         logs[named_kind + " M=" + m_text + " over fp16"].push_back(std::log(fp16 / t));

@@ -151,6 +151,7 @@ const activations = [
     ['Int8Rows', 'r4', false],
     ['Int8Groups', 'g4', false],
     ['Int8Scaled', 'w4', true],
+    ['Int8Blocks', 'w4x', true],
     ['Fp8Scaled', 'w4f8', true],
   ].map(([source, name, promoted]) => ({
     name: `gemm_act8_${name}`,
@@ -162,12 +163,6 @@ const activations = [
       ...(promoted ? [2, 4, 8, 12, 16] : [2, 4, 8, 12, 16, 20, 24, 32]).map((tiles) => [tiles, 1]),
     ].map((form) => call('LPQ_GEMM_ACT8', source, name, ...form)),
   })),
-  {
-    name: 'gemm_act_w4ax',
-    header: 'cuda/gemm/kernels/w4ax.cuh',
-    needs: 'sm_90a',
-    calls: [2, 4, 8, 16].map((tiles) => call('LPQ_GEMM_W4AX', tiles)),
-  },
   {
     name: 'gemm_few',
     header: 'cuda/gemm/kernels/w4ax_few.cuh',

@@ -15,7 +15,7 @@ namespace lpq::ops {
 // timed on the device are not looked for. `overlap` 0: the launch waits for the operation before.
 struct GemmSettings {
   std::string kernel, reduce;
-  int64_t warps_n = 0, warps_k = 0, stages = 0, blocks = 0, tokens = 0, width = 0, slices = 0, cluster = 0, shared = -1;
+  int64_t warps_n = 0, warps_k = 0, stages = 0, blocks = 0, tokens = 0, width = 0, slices = 0, shared = -1;
   bool overlap = true, tuned = true;
   bool timed = false;  // they come from a tuning, which does not decide about rounding
 
@@ -24,9 +24,9 @@ struct GemmSettings {
   static GemmSettings read(Arguments& a, std::initializer_list<const char*> names,
                            std::initializer_list<const char*> kernels = {}) {
     static const std::map<std::string, int64_t GemmSettings::*> kNumbers = {
-        {"warpsN", &GemmSettings::warps_n}, {"warpsK", &GemmSettings::warps_k},  {"stages", &GemmSettings::stages},
-        {"blocks", &GemmSettings::blocks},  {"tokens", &GemmSettings::tokens},   {"width", &GemmSettings::width},
-        {"slices", &GemmSettings::slices},  {"cluster", &GemmSettings::cluster}, {"shared", &GemmSettings::shared}};
+        {"warpsN", &GemmSettings::warps_n}, {"warpsK", &GemmSettings::warps_k}, {"stages", &GemmSettings::stages},
+        {"blocks", &GemmSettings::blocks},  {"tokens", &GemmSettings::tokens},  {"width", &GemmSettings::width},
+        {"slices", &GemmSettings::slices},  {"shared", &GemmSettings::shared}};
     GemmSettings s;
     for (const std::string name : names) {
       if (!a.has(name)) continue;

@@ -9,8 +9,8 @@ namespace lpq::ops {
 // [ceil(N/16), K/128, 1024] (layout comet, docs/internals/layouts/comet.md) with w_scales f32 [K/128, N'], N' >= N a
 // multiple of 4: the same sums, y f32, f16 or bf16 [M,N], bias f32 [N]. On CUDA items that blocks share add the sums of
 // runs of blocks of K, and up to 16 tokens 16 warps those of every 16th block, in a fixed order; x8, x4, w and scales
-// start at multiples of 16 bytes. kernel: few (up to 16 tokens), wgmma or mma. Of the settings few takes none, mma
-// tokens and shared.
+// start at multiples of 16 bytes. kernel: few (up to 16 tokens), act8 (which widens blocks of x4 first) or mma. Of the
+// settings few takes none, mma tokens and shared, act8 all others.
 struct GemmComet : Arguments {
   const Tensor& y = output("y", kFloats, {-1, -1});
   int64_t m = y.dim(0), n = y.dim(1);
@@ -20,7 +20,8 @@ struct GemmComet : Arguments {
   const Tensor& w = input("w", {u8}, {parts_of(n, 16), x.count, 1024});
   const Tensor& w_scales = input("w_scales", {f32}, {x.count, -1});
   const Tensor* bias = last_input("bias", {f32}, {n});
-  GemmSettings settings = GemmSettings::read(*this, {"tokens", "cluster", "stages", "shared"}, {"few", "wgmma", "mma"});
+  GemmSettings settings = GemmSettings::read(
+      *this, {"tokens", "width", "blocks", "stages", "reduce", "overlap", "shared"}, {"few", "act8", "mma"});
 
   explicit GemmComet(const Call& call) : Arguments(call, "gemm_comet") {
     require_gemm_sizes(m, n, x.count * 128);

@@ -1,5 +1,5 @@
 // What surrounds products of low-bit activations: quantize_activations, dequantize_activations, gather_columns,
-// quantize_tokens, quantize_comet, gemm_w4ax.
+// quantize_tokens, widen_tokens, scale_tokens, quantize_comet, gemm_w4ax.
 #pragma once
 #include "ops/gemm.h"
 
@@ -66,6 +66,33 @@ struct QuantizeTokens : Arguments {
   }
 };
 
+// Codes i8 or f8_e4m3 [M,K] of tokens as numbers for products of 16 bits: x = code 2^e, f32, f16 or bf16 [M,K], and
+// rest f32 [M] = scale 2^-e. x is exact. rest is from 1 to 2 where x's dtype has the room: e is at most 9 and at least
+// -24 for i8 and f16, 7 and -15 for f8_e4m3 and f16, at most 100 from 0 for others; 0 where the scale is 0.
+struct WidenTokens : Arguments {
+  const Tensor& codes = input("codes", {i8, f8_e4m3}, {-1, -1});
+  const Tensor& scales = input("scales", {f32}, {codes.dim(0)});
+  const Tensor& x = output("x", kFloats, codes.shape);
+  const Tensor& rest = output("rest", {f32}, {codes.dim(0)});
+  bool integers = codes.dtype == i8;
+  int least = x.dtype != f16 ? -100 : integers ? -24 : -15, most = x.dtype != f16 ? 100 : integers ? 9 : 7;
+
+  explicit WidenTokens(const Call& call) : Arguments(call, "widen_tokens") {
+    require(codes.dim(1) < kMostRows, "codes has " + std::to_string(codes.dim(1)) + " columns, which is 2^31 or more");
+    done();
+  }
+};
+
+// y = y rest + bias in fp32, rounded once; y f32, f16 or bf16 [M,N], rest f32 [M], bias (optional) [N] f32, f16 or
+// bf16.
+struct ScaleTokens : Arguments {
+  const Tensor& rest = input("rest", {f32}, {-1});
+  const Tensor& y = output("y", kFloats, {rest.dim(0), -1});
+  const Tensor* bias = last_input("bias", kFloats, {y.dim(1)});
+
+  explicit ScaleTokens(const Call& call) : Arguments(call, "scale_tokens") { done(); }
+};
+
 // Activations by blocks of 128 columns: those of 8 bits side by side in x8 i8 [M, 128 e], of 4 bits in x4 u8 [M, 64 f],
 // where byte 16 c + i of a block has column 32 c + i in its low nibble and 32 c + 16 + i in its high one. blocks i32
 // [K/128]: a block's number among the e of 8 bits, or ~ its number among the f of 4.
@@ -86,7 +113,8 @@ struct W4axBlocks {
 };
 
 // What gemm_comet reads: the codes of quantize_activations of x f32 (CUDA: f16 and bf16 too) [M,K] as W4axBlocks, and
-// scales f32 [K/128, M'], M' = M rounded up to fours. order as there. On CUDA x8 and x4 start at multiples of 4 bytes.
+// scales f32 [K/128, M'], M' = M rounded up to fours. order as there. A block of 4 bits may also stand in x8. On CUDA
+// x8 and x4 start at multiples of 4 bytes.
 struct QuantizeComet : Arguments {
   const Tensor& x = input("x", kFloats, {-1, -1});
   int64_t rows = x.dim(0), k = x.dim(1), count = blocks_of(x, "x");

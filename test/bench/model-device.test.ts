@@ -16,7 +16,8 @@ const KERNELS = [
   ...[1, 2, 4, 8].flatMap((tiles) => [`lpq_gemm_int4_bf16_h${tiles}`, `lpq_gemm_int4_bf16_t${tiles}`]),
   ...['i8', 'f8', 'g4'].flatMap((kind) => [2, 4, 8, 16].map((tiles) => `lpq_gemm_act8_${kind}_${tiles}x1x1`)),
   ...['i8', 'f8', 'g4'].map((kind) => `lpq_gemm_act8_${kind}_2x1x2`),
-  ...[2, 4, 8, 16].map((tiles) => `lpq_gemm_act_w4ax_m${tiles}`),
+  ...[2, 4, 8, 16].map((tiles) => `lpq_gemm_act8_w4x_${tiles}x1x1`),
+  `lpq_gemm_act8_w4x_2x1x2`,
   ...[1, 2].flatMap((tiles) => [2, 4].map((rows) => `lpq_gemm_few_t${tiles}_r${rows}`)),
 ];
 const made = fakeCuda(KERNELS, { hopper: true });

@@ -138,7 +138,7 @@ test('weights of every form, multiplied by 16 bits and by codes', async () => {
     rows.map(({ weights, weightBytes }) => [weights, weightBytes]),
     [
       ['f6e3m2', sum((n, k) => (n * k * 6) / 8 + (2 * n * k) / 128)],
-      ['w4ax', sum((n, k) => (n * k) / 2 + (4 * n * k) / 128) + (4 * 9 * (3 * 256 + 768)) / 128],
+      ['w4ax', sum((n, k) => (n * k) / 2 + (4 * n * k) / 128) + (4 * 13 * (3 * 256 + 768)) / 128],
       ['w8a8', sum((n, k) => n * k + 4 * n)],
       ['fp8', sum((n, k) => n * k + 4 * n)],
     ],

@@ -79,6 +79,10 @@ void run(const char* kind, const Case& c) {
       w.data[(z(r / 16) * z(k_blocks) + z(i / 128)) * 1024 + z(4 * word + i % 4)] |=
           static_cast<uint8_t>((code & 15) << 4 * (i % 32 / 16));
     }
+  const int x_pitch = (c.m + 3) / 4 * 4;
+  Aligned<float> block_scales(z(k_blocks) * z(x_pitch), NAN);
+  for (int b = 0; b < k_blocks; ++b)
+    for (int t = 0; t < c.m; ++t) block_scales.data[b * x_pitch + t] = static_cast<float>(between(1, 999)) / 4096;
   std::vector<float> sx(z(c.m)), sw(z(c.n)), bias(z(c.n));
   for (float& v : sx) v = static_cast<float>(between(1, 999)) / 4096;
   for (float& v : sw) v = static_cast<float>(between(1, 999)) / 65536;
@@ -119,6 +123,9 @@ void run(const char* kind, const Case& c) {
   if (kScaled)
     maps.factors = boxes(scales.data, 8, u(pitch / 2), u(k_blocks), 1, u(4 * pitch), 0, rows / 2, 1, 1, false);
   else maps.factors = boxes(factors.data, 1, u(pitch), u(k_blocks), 1, u(pitch), 0, rows, 1, 1, false);
+  if (Source::kTokenScales)
+    maps.x_scales = boxes(block_scales.data, 4, u(x_pitch), u(k_blocks), 1, u(4 * x_pitch), 0,
+                          static_cast<uint32_t>(plan->args.rows), 1, 1, false);
   simt::begin(engine());
   try {
     gridDim.x = static_cast<unsigned>(plan->blocks);
@@ -138,7 +145,8 @@ void run(const char* kind, const Case& c) {
       float sum = 0;
       double size = 0, whole = 0;
       for (int b = 0; b < k_blocks; ++b) {
-        const double scale = kScaled ? scales.data[b * pitch + r] : 1;
+        const float token = Source::kTokenScales ? block_scales.data[b * x_pitch + t] : 1;
+        const double scale = kScaled ? token * scales.data[b * pitch + r] : 1;
         double part = 0;
         for (int i = b * 128; i < std::min(c.k, b * 128 + 128); ++i) {
           const double p = xv[z(t) * z(c.k) + z(i)] * wv[z(r) * z(c.k) + z(i)];
@@ -147,7 +155,10 @@ void run(const char* kind, const Case& c) {
         sum = std::fma(static_cast<float>(part), static_cast<float>(scale), sum), whole += part;
       }
       if (!Source::kPromote) sum = static_cast<float>(whole);  // integers below 2^53
-      const float factor = kScaled ? sx[z(t)] : sx[z(t)] * sw[z(r)], exact = sum * factor + (c.bias ? bias[z(r)] : 0);
+      const float factor = Source::kTokenScales ? 1
+                           : kScaled            ? sx[z(t)]
+                                                : sx[z(t)] * sw[z(r)],
+                  exact = sum * factor + (c.bias ? bias[z(r)] : 0);
       const float want = c.store == kW4axStoreF32    ? exact
                          : c.store == kW4axStoreBf16 ? bf16_to_f32(f32_to_bf16(exact))
                                                      : f16_to_f32(f32_to_f16(exact));
@@ -204,6 +215,7 @@ int main() {
   forms<Int8Groups>("g4");
   forms<Fp8Bytes>("f8");
   forms<Int8Scaled>("w4");
+  forms<Int8Blocks>("w4x");
   forms<Fp8Scaled>("w4f8");
   std::printf("%lld products, %lld failures, at most %.2f of the bound\n", products, failures, worst);
   return failures ? 1 : 0;

@@ -88,7 +88,8 @@ test('and the rest of it on a driver that is none', { skip }, (t) => {
     'lpq_gemm_int4_f16_s2',
     'lpq_marlin_u8_f16_t8',
     ...[1, 2, 4, 8].flatMap((tiles) => [`lpq_gemm_int4_f16_t${tiles}`, `lpq_sparse_u4_f16_t${tiles}`]),
-    ...[2, 4, 8, 16].map((tiles) => `lpq_gemm_act_w4ax_m${tiles}`),
+    ...[2, 4, 8, 16].map((tiles) => `lpq_gemm_act8_w4x_${tiles}x1x1`),
+    `lpq_gemm_act8_w4x_2x1x2`,
     ...[1, 2].flatMap((tiles) => [2, 4].map((rows) => `lpq_gemm_few_t${tiles}_r${rows}`)),
   ]);
   if (typeof fake === 'string') return t.skip(fake);

@@ -28,7 +28,7 @@ void quantize_comet(Call& call, Exec& exec) {
   const int64_t rows = p.rows, k = p.k, pitch = p.scales.dim(1);
   const uint8_t* width = p.bits.data<uint8_t>();
   for (int64_t b = 0; b < count; ++b)
-    require(width[b] == (blocks.data<int32_t>()[b] < 0 ? 4 : 8),
+    require(width[b] == 4 || (width[b] == 8 && blocks.data<int32_t>()[b] >= 0),
             "bits holds " + std::to_string(width[b]) + " where blocks says otherwise");
   if (p.order) require_order(*p.order, "order", k);
   const int32_t* order = p.order ? p.order->data<int32_t>() : nullptr;

@@ -1,4 +1,4 @@
-// quantize_tokens, gemm_act: activations of 8 bits with one scale a token.
+// quantize_tokens, widen_tokens, scale_tokens, gemm_act: activations of 8 bits with one scale a token.
 #include <atomic>
 #include <vector>
 
@@ -65,6 +65,35 @@ void quantize_tokens(Call& call, Exec& exec) {
     }
   });
   if (bad) throw Failure("LPQ_NATIVE_NUMERICS", "activations hold NaN or infinity");
+}
+
+void store(const Tensor& y, int64_t i, float v) {
+  if (y.dtype == DType::f32) y.data<float>()[i] = v;
+  else y.data<uint16_t>()[i] = y.dtype == DType::f16 ? f32_to_f16(v) : f32_to_bf16(v);
+}
+
+void widen_tokens(Call& call, Exec& exec) {
+  const ops::WidenTokens p(call);
+  const int64_t rows = p.codes.dim(0), k = p.codes.dim(1);
+  const uint8_t* codes = reinterpret_cast<const uint8_t*>(p.codes.raw());
+  exec.pool.for_each(rows, rows_grain(4 * k), [&](int64_t t) {
+    const float scale = p.scales.data<float>()[t];
+    const int e = scale > 0 ? std::clamp(std::ilogb(scale), p.least, p.most) : 0;
+    p.rest.data<float>()[t] = std::ldexp(scale, -e);
+    const float power = std::ldexp(1.0f, e);
+    for (int64_t i = t * k; i < (t + 1) * k; ++i)
+      store(p.x, i, power * (p.integers ? static_cast<float>(static_cast<int8_t>(codes[i])) : from_e4m3(codes[i])));
+  });
+}
+
+void scale_tokens(Call& call, Exec& exec) {
+  const ops::ScaleTokens p(call);
+  const int64_t n = p.y.dim(1);
+  exec.pool.for_each(p.y.dim(0), rows_grain(2 * n), [&](int64_t t) {
+    const float by = p.rest.data<float>()[t];
+    for (int64_t i = 0; i < n; ++i)
+      store(p.y, t * n + i, load(p.y, t * n + i) * by + (p.bias ? load(*p.bias, i) : 0.0f));
+  });
 }
 
 // The nibble of row n, column k of the blocks [ceil(N/16), K/128, 1024] of 4-bit weights
@@ -142,5 +171,7 @@ void gemm_act(Call& call, Exec& exec) {
 
 }  // namespace
 LPQ_OP(quantize_tokens, "quantize_tokens");
+LPQ_OP(widen_tokens, "widen_tokens");
+LPQ_OP(scale_tokens, "scale_tokens");
 LPQ_OP(gemm_act, "gemm_act");
 }  // namespace lpq::w4ax

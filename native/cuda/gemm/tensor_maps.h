@@ -6,8 +6,8 @@
 
 namespace lpq::cuda {
 
-// Elements of boxes: unsigned of 8, 16 and 64 bits, since copies care for sizes alone.
-constexpr int kMap8 = 0, kMap16 = 1, kMap64 = 4;
+// Elements of boxes: unsigned of 8, 16, 32 and 64 bits, since copies care for sizes alone.
+constexpr int kMap8 = 0, kMap16 = 1, kMap32 = 2, kMap64 = 4;
 
 // The driver can describe tensors (CUDA 12 and later).
 bool can_describe_tensors();

@@ -29,15 +29,6 @@ __device__ __forceinline__ void tma_load_3d_evict_first(uint32_t to, const void*
       "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(barrier), "l"(0x12f0000000000000ull)
       : "memory");
 }
-// For both blocks of a cluster of two, at the same place and barrier of each.
-__device__ __forceinline__ void tma_load_3d_multicast(uint32_t to, const void* map, int c0, int c1, int c2,
-                                                      uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, "
-      "{%2, %3, %4}], [%5], %6;" ::"r"(to),
-      "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(barrier), "h"(static_cast<uint16_t>(3))
-      : "memory");
-}
 // What this thread stored to shared memory is seen by TMA and wgmma.
 __device__ __forceinline__ void fence_proxy_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

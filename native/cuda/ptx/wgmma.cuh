@@ -133,14 +133,6 @@ template <int T>
 __device__ __forceinline__ void wgmma_k32(float (&c)[T][4], const uint32_t (&a)[4], uint64_t b, bool add) {
   LPQ_BYTES(LPQ_RS, LPQ_A, LPQ_F, "k32.f32.e4m3.e4m3", ", 1, 1");
 }
-template <int T>
-__device__ __forceinline__ void wgmma_k32(int (&c)[T][4], uint64_t a, uint64_t b, bool add) {
-  LPQ_BYTES(LPQ_SS, LPQ_D, LPQ_I, "k32.s32.s8.s8", "");
-}
-template <int T>
-__device__ __forceinline__ void wgmma_k32(float (&c)[T][4], uint64_t a, uint64_t b, bool add) {
-  LPQ_BYTES(LPQ_SS, LPQ_D, LPQ_F, "k32.f32.e4m3.e4m3", ", 1, 1");
-}
 
 #undef LPQ_PASS
 #undef LPQ_F

@@ -1,4 +1,4 @@
-import { type NativeRuntime, readTyped, type Tensor } from '../../../native/binding.js';
+import { fromTyped, type NativeRuntime, readTyped, type Tensor } from '../../../native/binding.js';
 import { ops } from '../../../native/ops.js';
 import { below, beside } from './join.js';
 import { common, type PackedKernel, type PackedWeight } from './kernel.js';
@@ -10,17 +10,26 @@ export interface CometWeight extends PackedWeight {
   readonly clip: Tensor;
   /** I32 [K/128]: a block's number among those of 8 bits, or ~ its number among those of 4. */
   readonly blocks: Tensor;
+  /** I32 [K/128]: the same where all blocks stand in bytes. */
+  readonly inBytes: Tensor;
   /** I32 [K]: column j reads channel permutation[j]. */
   readonly permutation?: Tensor;
   /** Blocks of 8 bits. */
   readonly eights: number;
 }
 
+/** With more tokens, wgmma multiplies blocks of 4 bits as bytes (docs/internals/kernels/w4ax.md). */
+const FEW_TOKENS = 16;
+
+/** I32 [count]: each block stands where it is. */
+export const placesInBytes = (count: number): Int32Array => Int32Array.from({ length: count }, (_, i) => i);
+
 /** ops.quantizeComet and ops.gemmComet. */
 export const cometKernel: PackedKernel<CometWeight> = {
   name: 'comet',
-  tensors: ['weights', 'scales', 'bits', 'clip', 'blocks', 'permutation'],
+  tensors: ['weights', 'scales', 'bits', 'clip', 'blocks', 'inBytes', 'permutation'],
   wide: true,
+  readsCodes: true,
 
   bind(binding) {
     const { module, has, load, codes } = binding;
@@ -33,6 +42,7 @@ export const cometKernel: PackedKernel<CometWeight> = {
       bits: load('bits'),
       clip: load('clip'),
       blocks: load('blocks'),
+      inBytes: fromTyped('i32', [module.activations!.bits.length], placesInBytes(module.activations!.bits.length)),
       ...(has('permutation') && { permutation: load('permutation') }),
       eights: module.activations!.bits.filter((bits) => bits === 8).length,
     };
@@ -41,7 +51,10 @@ export const cometKernel: PackedKernel<CometWeight> = {
   /** x f32, f16 or bf16 becomes codes. Throws LPQ_NATIVE_NUMERICS, late, for NaN and infinity in x. */
   multiply(rt, x, packed, bias, y) {
     const [rows, k] = x.shape as [number, number];
-    const blocks = k / 128;
+    const count = k / 128;
+    const wide = rt.device !== 'cpu' && rows > FEW_TOKENS;
+    const blocks = wide ? packed.inBytes : packed.blocks;
+    const eights = wide ? count : packed.eights;
     const made: Tensor[] = [];
     const keep = (tensor: Tensor): Tensor => {
       made.push(tensor);
@@ -54,19 +67,14 @@ export const cometKernel: PackedKernel<CometWeight> = {
         ops.cast(rt, x, read);
       }
       const codes = {
-        x8: keep(rt.allocate('i8', [rows, 128 * packed.eights])),
-        x4: keep(rt.allocate('u8', [rows, 64 * (blocks - packed.eights)])),
-        scales: keep(rt.allocate('f32', [blocks, Math.ceil(rows / 4) * 4])),
+        x8: keep(rt.allocate('i8', [rows, 128 * eights])),
+        x4: keep(rt.allocate('u8', [rows, 64 * (count - eights)])),
+        scales: keep(rt.allocate('f32', [count, Math.ceil(rows / 4) * 4])),
       };
       const { bits, clip, permutation } = packed;
-      ops.quantizeComet(
-        rt,
-        read,
-        { bits, clip, blocks: packed.blocks, ...(permutation && { order: permutation }) },
-        codes,
-      );
+      ops.quantizeComet(rt, read, { bits, clip, blocks, ...(permutation && { order: permutation }) }, codes);
       const w = { codes: packed.weights, scales: packed.scales };
-      ops.gemmComet(rt, { ...codes, blocks: packed.blocks }, w, bias, y);
+      ops.gemmComet(rt, { ...codes, blocks }, w, bias, y);
     } finally {
       for (const tensor of made) tensor.dispose();
     }
@@ -77,7 +85,7 @@ export const cometKernel: PackedKernel<CometWeight> = {
     rows: ({ weights }) => 16 * weights.shape[0]!,
     readAlike,
     join(rt, parts, shape) {
-      const { bits, clip, blocks, permutation } = parts[0]!;
+      const { bits, clip, blocks, inBytes, permutation } = parts[0]!;
       return {
         ...parts[0]!,
         shape,
@@ -92,6 +100,7 @@ export const cometKernel: PackedKernel<CometWeight> = {
         bits: bits.view(bits.shape),
         clip: clip.view(clip.shape),
         blocks: blocks.view(blocks.shape),
+        inBytes: inBytes.view(inBytes.shape),
         ...(permutation && { permutation: permutation.view(permutation.shape) }),
       };
     },

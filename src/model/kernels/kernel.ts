@@ -44,6 +44,8 @@ export interface PackedKernel<W extends PackedWeight = PackedWeight> {
   readonly tensors: readonly string[];
   /** x, y and the bias may be of any float dtype, and sums stay in fp32; else they have 16 bits. */
   readonly wide?: boolean;
+  /** Activations become codes in a form of the kernel's own. */
+  readonly readsCodes?: boolean;
   /** What activations become before they are multiplied, one scale per token. */
   codes?(packed: W): DType;
   /** The module's weight; undefined where the kernel does not take it. */

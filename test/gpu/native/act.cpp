@@ -11,14 +11,12 @@ namespace {
 
 struct Case {
   int64_t m, n, k;
-  int tokens, cluster, shared, stages;
+  int tokens, shared;  // as the kernel without wgmma cuts it
 };
 
 Params cut(const Case& c) {
   Params p;
   if (c.tokens) p.set("tokens", double(c.tokens));
-  if (c.cluster) p.set("cluster", double(c.cluster));
-  if (c.stages) p.set("stages", double(c.stages));
   if (c.shared >= 0) p.set("shared", double(c.shared));
   return p;
 }
@@ -51,8 +49,8 @@ Tensor product(Device& device, const std::vector<Tensor>& in, const Case& c, DTy
 }
 std::string name_of(const char* kind, const Case& c, DType store) {
   return std::string(kind) + " " + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) +
-         " tokens " + std::to_string(c.tokens) + " cluster " + std::to_string(c.cluster) + " shared " +
-         std::to_string(c.shared) + " " + std::string(dtype_name(store));
+         " tokens " + std::to_string(c.tokens) + " shared " + std::to_string(c.shared) + " " +
+         std::string(dtype_name(store));
 }
 Tensor bytes(DType dtype, std::vector<int64_t> shape, int low, int high) {
   Tensor t = allocate(dtype, std::move(shape));
@@ -365,6 +363,29 @@ void codes_beside(Report& report, Device& device, int64_t m, int64_t k, DType y_
   check("codes beside gated_activation", gate[0], gate[1], gate[2]);
 }
 
+// Numbers of codes, and products scaled by what is left of the scales: the CPU's bytes.
+void widened(Report& report, Device& device, int64_t m, int64_t k, DType type, DType codes_type) {
+  const bool integer = codes_type == DType::i8;
+  Tensor codes = bytes(DType::i8, {m, k}, -128, 127);
+  for (int64_t i = 0; !integer && i < codes.elements(); ++i)
+    if ((codes.data<int8_t>()[i] & 127) == 127) codes.data<int8_t>()[i] = 1;  // no NaN
+  codes.dtype = codes_type;
+  const Tensor scales = filled(DType::f32, {m}, [](int64_t i) {
+    return i == 1 ? 0 : std::exp2(between(-12, 3)) * (1 + between(0, 1023) / 1024.0);
+  });
+  const std::string what = std::string(dtype_name(codes_type)) + " to " + std::string(dtype_name(type)) + " " +
+                           std::to_string(m) + "x" + std::to_string(k);
+  const Tensor x = allocate(type, {m, k}), rest = allocate(DType::f32, {m});
+  on_cpu("widen_tokens", {codes, scales}, {x, rest});
+  const auto out = device.run("widen_tokens", {codes, scales}, {poisoned(type, {m, k}), poisoned(DType::f32, {m})});
+  report.that("widen_tokens " + what, same_bytes(out[0], x) && same_bytes(out[1], rest));
+  const Tensor y = filled(type, {m, k}, [](int64_t) { return normal(); }), bias = gaussian(DType::f32, {k}),
+               want = allocate(type, {m, k});
+  std::memcpy(want.raw(), y.raw(), y.bytes());
+  on_cpu("scale_tokens", {rest, bias}, {want});
+  report.that("scale_tokens " + what, same_bytes(device.run("scale_tokens", {rest, bias}, {y})[0], want));
+}
+
 // W4Ax: activations quantized on both, then products against 64-bit sums and their fp32 chain.
 void mixed(Report& report, Device& device, const Case& c, double share, bool ordered, DType store) {
   const int64_t kb = c.k / 128, x_pitch = (c.m + 3) / 4 * 4, w_pitch = (c.n + 3) / 4 * 4;
@@ -442,28 +463,54 @@ void mixed(Report& report, Device& device, const Case& c, double share, bool ord
     exactly(report, name_of("w4ax of few tokens, bit by bit,", c, store),
             device.run("gemm_comet", {x8, x4, sx, blocks, w, sw, bias}, {poisoned(store, {c.m, c.n})}, few)[0], want);
   }
-  // On Hopper mma.sync's s4 product is emulated, exactly.
-  for (const char* kernel : {"wgmma", "mma"}) {
-    if (std::string(kernel) == "mma" && c.tokens == 32) continue;
-    Params how = cut(c);
-    how.set("kernel", std::string(kernel));
-    const auto out = device.run("gemm_comet", {x8, x4, sx, blocks, w, sw, bias}, {poisoned(store, {c.m, c.n})}, how);
-    bool same = true;
+  // The same activations with all blocks in bytes.
+  const Tensor in_bytes = allocate(DType::i32, {kb}), no_nibbles = allocate(DType::u8, {c.m, 0}),
+               all = allocate(DType::i8, {c.m, c.k});
+  for (int64_t b = 0; b < kb; ++b) in_bytes.data<int32_t>()[b] = static_cast<int32_t>(b);
+  std::vector<Tensor> whole = in;
+  whole[3] = in_bytes;
+  on_cpu("quantize_comet", whole, {all, no_nibbles, sx});
+  const auto b8 = device.run("quantize_comet", whole, {poisoned_bytes(all), no_nibbles, zero_scales});
+  report.that(name_of("quantize_comet in bytes: the CPU's,", c, store),
+              same_bytes(b8[0], all) && same_bytes(b8[2], sx));
+  const auto check = [&](const std::string& by, const std::vector<Tensor>& given, const Params& how, bool exact) {
+    Tensor out;
+    try {
+      out = device.run("gemm_comet", given, {poisoned(store, {c.m, c.n})}, how)[0];
+    } catch (const Failure& failure) {
+      if (std::string(failure.what()).find("no tiling") == std::string::npos) throw;
+      return;
+    }
     double worst = 0;
     for (size_t i = 0; i < sums.size(); ++i) {
       const float y = sums[i] + bias.data<float>()[static_cast<int64_t>(i) % c.n];
-      const double got = get(out[0], static_cast<int64_t>(i)),
-                   bound =
-                       (kb + 8) * 0x1p-24 * (size[i] + std::fabs(bias.data<float>()[static_cast<int64_t>(i) % c.n])) +
-                       unit(store) * std::fabs(y) + least(store);
-      same = same && got == stored(store, y);
-      worst = std::max(worst, std::isnan(got) ? INFINITY : std::fabs(got - y) / bound);
+      const double got = get(out, static_cast<int64_t>(i)),
+                   bound = exact ? 0
+                                 : (kb + 8) * 0x1p-24 *
+                                           (size[i] + std::fabs(bias.data<float>()[static_cast<int64_t>(i) % c.n])) +
+                                       unit(store) * std::fabs(y) + least(store);
+      const double off = std::fabs(got - (exact ? stored(store, y) : y));
+      worst = std::max(worst, std::isnan(got) ? INFINITY : bound > 0 ? off / bound : off > 0 ? INFINITY : 0);
     }
-    const std::string what = "w4ax by " + std::string(kernel) + " " + std::to_string(fours) + " of " +
-                             std::to_string(kb) + " blocks of 4 bits";
-    if (c.shared == 0) report.that(name_of((what + ", bit by bit").c_str(), c, store), same);
-    else report.that(name_of(what.c_str(), c, store), worst <= 1);
+    report.that(name_of(("w4ax by " + by + " " + std::to_string(fours) + " of " + std::to_string(kb) +
+                         " blocks of 4 bits" + (exact ? ", bit by bit" : ""))
+                            .c_str(),
+                        c, store),
+                worst <= 1);
+  };
+  const std::vector<Tensor> nibbles{x8, x4, sx, blocks, w, sw, bias},
+      bytes_alone{all, no_nibbles, sx, in_bytes, w, sw, bias};
+  for (auto [way, how] : ways(device, c)) {
+    how.set("kernel", std::string("act8"));
+    const bool exact = std::string(way) == "alone";
+    check(std::string("act8, ") + way, nibbles, how, exact);
+    check(std::string("act8 in bytes, ") + way, bytes_alone, how, exact);
   }
+  // On Hopper mma.sync's s4 product is emulated, exactly.
+  if (c.tokens == 32) return;
+  Params how = cut(c);
+  how.set("kernel", std::string("mma"));
+  check("mma", nibbles, how, c.shared == 0);
 }
 
 }  // namespace
@@ -474,24 +521,23 @@ int main(int argc, char** argv) try {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   Device device;
   Report report;
-  std::vector<Case> cases = {{1, 256, 128, 0, 0, 0, 0},   {5, 40, 256, 0, 0, 0, 0},      {16, 520, 1024, 16, 1, -1, 0},
-                             {33, 300, 640, 64, 1, 3, 2}, {200, 513, 384, 128, 1, 0, 0}, {300, 264, 768, 128, 2, -1, 0},
-                             {9, 4400, 256, 0, 0, -1, 0}, {3, 6500, 384, 0, 0, -1, 0}};
+  std::vector<Case> cases = {{1, 256, 128, 0, 0},   {5, 40, 256, 0, 0},      {16, 520, 1024, 16, -1},
+                             {33, 300, 640, 64, 3}, {200, 513, 384, 128, 0}, {300, 264, 768, 128, -1},
+                             {9, 4400, 256, 0, -1}, {3, 6500, 384, 0, -1}};
   if (!quick) {
     for (int tokens : {16, 32, 64, 128})
-      for (int cluster : {1, 2})
-        for (int shared : {0, 1, 7, 1000})
-          cases.push_back({between(1, 3 * tokens), between(1, 900), 128 * between(1, 12), tokens, cluster, shared,
-                           static_cast<int>(between(0, 1)) * 3});
-    cases.push_back({260, 9000, 256, 128, 0, -1, 0});
-    cases.push_back({130, 1024, 4096, 0, 0, -1, 0});
+      for (int shared : {0, 1, 7, 1000})
+        for (int again = 0; again < 2; ++again)
+          cases.push_back({between(1, 3 * tokens), between(1, 900), 128 * between(1, 12), tokens, shared});
+    cases.push_back({260, 9000, 256, 128, -1});
+    cases.push_back({130, 1024, 4096, 0, -1});
     for (const auto& [m, n, k] : {std::tuple<int64_t, int64_t, int64_t>{1, 4096, 4096},
                                   {8, 6144, 4096},
                                   {16, 1000, 14336},
                                   {9, 28680, 2048},
                                   {16, 3000, 28672},
                                   {5, 70, 128 * 37}})
-      cases.push_back({m, n, k, 0, 0, -1, 0});
+      cases.push_back({m, n, k, 0, -1});
   }
   const DType stores[] = {DType::f32, DType::f16, DType::bf16};
   whole_forms(report, device, quick);
@@ -512,6 +558,7 @@ int main(int argc, char** argv) try {
       for (const auto& [m, k] :
            {std::pair<int64_t, int64_t>{3, 1}, {5, 130}, {4, 129}, {9, 4096}, {2, 40000}, {400, 1040}}) {
         tokens(report, device, m, k, x, codes);
+        widened(report, device, m, k, x, codes);
         if (x == DType::f32) continue;
         codes_beside(report, device, m, k, x, x, codes);
         codes_beside(report, device, m, k, DType::f32, x, codes);
@@ -521,9 +568,9 @@ int main(int argc, char** argv) try {
       device.run(op, {filled(DType::f16, {2, 64}, [](int64_t i) { return i == 70 ? NAN : 1; })},
                  {allocate(DType::i8, {2, 64}), allocate(DType::f32, {2})});
     });
-  floats(report, device, {37, 130, 144, 0, 0, -1, 0}, DType::f16);  // K that no 128 divides
+  floats(report, device, {37, 130, 144, 0, -1}, DType::f16);  // K that no 128 divides
   // The same bytes again.
-  const Case same{70, 700, 2048, 64, 1, 1000, 0};
+  const Case same{70, 700, 2048, 64, 1000};
   const Tensor x = bytes(DType::i8, {same.m, same.k}, -127, 127), w = bytes(DType::i8, {same.n, same.k}, -8, 7),
                packed = comet_weights(w.data<int8_t>(), same.n, same.k);
   const Tensor sx = gaussian(DType::f32, {same.m}), sw = gaussian(DType::f32, {same.k / 128, same.n});

@@ -104,6 +104,8 @@ inline void send_box(uint32_t to, const void* map, int c0, int c1, int c2, uint3
   Box box{{}, to, barrier, {c0, c1, c2}};
   std::memcpy(&box.map, map, sizeof(box.map));
   if (to % (box.map.swizzle ? 1024 : 128) != 0) throw std::runtime_error("a box goes to an address that TMA refuses");
+  if (c0 * static_cast<int>(box.map.element) % 16 != 0)
+    throw std::runtime_error("a box begins at bytes that TMA refuses");
   std::memset(shared_memory(to, box.map.bytes()), 0xff, box.map.bytes());
   asynchronous.boxes.push_back(box);
 }

@@ -1,4 +1,4 @@
-// Products with activations of 8 bits (act8.cuh), any number of tokens.
+// Products with activations of 8 bits (act8.cuh), any number of tokens. Of W4Ax blocks of 4 bits are widened before.
 #include "cuda/gemm/families/act8_plan.h"
 #include "cuda/gemm/families/operands.h"
 #include "cuda/gemm/families/w4ax_problem.h"
@@ -36,17 +36,23 @@ Answer plan_act8(const W4axProblem& p, CudaExec& exec) {
   return Plan{0, cut->nanoseconds / 1000, *cut, exec.rehearsing() ? scaled_cut_in_words(*cut) : ""};
 }
 
-Act8Maps describe(const W4axProblem& p, const ScaledPlan& cut) {
-  const int64_t rows = int64_t{kBlockN} * cut.form.width(), k_blocks = div_up(p.k, 128), pitch = p.x.dim(1);
+// x: [m, k] bytes.
+Act8Maps describe(const W4axProblem& p, const void* x, const ScaledPlan& cut) {
+  const int64_t rows = int64_t{kBlockN} * cut.form.width(), k_blocks = div_up(p.k, 128);
   Act8Maps maps{};
-  maps.x = describe_boxes(p.x.raw(), kMap8, {u64(pitch), u64(p.m), 1}, {u64(pitch), u64(pitch * p.m)},
-                          {128, u32(cut.args.rows), 1}, true);
+  maps.x =
+      describe_boxes(x, kMap8, {u64(p.k), u64(p.m), 1}, {u64(p.k), u64(p.k * p.m)}, {128, u32(cut.args.rows), 1}, true);
   if (p.nibbles)
     maps.weights = describe_boxes(p.w.raw(), kMap64, {128, u64(k_blocks), u64(p.w.dim(0))},
                                   {1024, u64(k_blocks * 1024)}, {128, 1, u32(rows / 16)}, false);
   else
     maps.weights = describe_boxes(p.w.raw(), kMap8, {u64(p.k), u64(p.n), 1}, {u64(p.k), u64(p.k * p.n)},
                                   {128, u32(rows), 1}, true);
+  if (kind_of(p).token_scales) {
+    const int64_t pitch = p.x_scales.dim(1);
+    maps.x_scales = describe_boxes(p.x_scales.raw(), kMap32, {u64(pitch), u64(k_blocks), 1},
+                                   {u64(pitch * 4), u64(pitch * 4 * k_blocks)}, {u32(cut.args.rows), 1, 1}, false);
+  }
   const int bytes = kind_of(p).factor_bytes;
   if (bytes > 0) {
     const Tensor& factors = p.factors ? *p.factors : p.w_scales;
@@ -58,7 +64,24 @@ Act8Maps describe(const W4axProblem& p, const ScaledPlan& cut) {
   return maps;
 }
 
+// Codes s8 [m, k] of activations by blocks of 8 and 4 bits: those that there are, or a copy.
+struct WideRows {
+  const void* x;
+  std::optional<Scratch> made;
+  WideRows(const W4axProblem& p, CudaExec& exec) : x(p.x.raw()) {
+    if (!p.blocks || p.blocks->fours == 0) return;
+    const ops::W4axBlocks& from = *p.blocks;
+    made.emplace(exec.scratch(static_cast<size_t>(p.m * p.k)));
+    x = made->as<signed char>();
+    const long long tokens = p.m;
+    exec.launch("lpq_widen_blocks", {stride_blocks(exec, p.m * from.count, 8)}, {256}, 0, from.x8.data<signed char>(),
+                from.x4.data<unsigned char>(), from.blocks.data<int32_t>(), made->as<signed char>(), tokens,
+                static_cast<int>(from.eights), static_cast<int>(from.fours));
+  }
+};
+
 void launch_act8(const W4axProblem& p, const Plan& plan, CudaExec& exec) {
+  const WideRows wide(p, exec);
   ScaledPlan cut = std::any_cast<const ScaledPlan&>(plan.cut);
   Act8Args a{};
   a.y = p.y.raw(), a.x_scales = p.x_scales.data<float>(), a.w_scales = p.w_scales.data<float>(), a.bias = p.bias_data();
@@ -72,7 +95,7 @@ void launch_act8(const W4axProblem& p, const Plan& plan, CudaExec& exec) {
     partial.emplace(share_sums(a, cut.args.shared_blocks * sums, 2 * cut.args.shared_items, exec));
   }
   exec.launch_clusters(kernel_of(kind_of(p), cut.form), {cut.blocks}, {scaled_threads(cut.form.pairs)}, cut.shared,
-                       std::max(1, cut.args.cluster), cut.args.overlap != 0, a, cut.args, describe(p, cut));
+                       std::max(1, cut.args.cluster), cut.args.overlap != 0, a, cut.args, describe(p, wide.x, cut));
   exec.wrote(p.y);
 }
 

@@ -8,7 +8,7 @@ namespace lpq::cuda {
 
 struct Act8Args {
   void* y;                // [m, n]
-  const float* x_scales;  // [m]
+  const float* x_scales;  // [m]; unused where blocks have their own
   const float* w_scales;  // [n]; unused where groups have their own
   const float* bias;      // [n] or null
   float* partial;         // a tile a block
@@ -18,9 +18,10 @@ struct Act8Args {
   int store;   // type of y
 };
 
-// Boxes: x [m, k] bytes, weights [n, k] bytes or [n / 16, k / 128, 1024] packed, factors i8 or f32 [k / 128, n].
+// Boxes: x [m, k] bytes, weights [n, k] bytes or [n / 16, k / 128, 1024] packed, factors i8 or f32 [k / 128, n], scales
+// of tokens f32 [k / 128, m].
 struct Act8Maps {
-  TensorMap x, weights, factors;
+  TensorMap x, weights, factors, x_scales;
 };
 
 // A stage of weights, 128 of k of so many rows: factors of the group, so many bytes a row, behind the codes.

@@ -7,14 +7,16 @@
 namespace lpq::cuda {
 
 // What lpq_gemm_act8_NAME_FORM multiplies with activations of 8 bits: weights of 4 bits or of 8, bytes of a group and
-// row; and the nanoseconds of its forms and cuts on an H100, fitted to timings of all of them on 16 shapes and 4 to
-// 1024 tokens (docs/internals/kernels/act8.md says how far the choice is from the best on others).
+// row, scales of tokens by blocks of 128 of k; and the nanoseconds of its forms and cuts on an H100, fitted to timings
+// of all of them on 16 shapes and 4 to 1024 tokens (docs/internals/kernels/act8.md says how far the choice is from the
+// best on others).
 struct Act8Kind {
   const char* name;
   bool nibbles;
   int factor_bytes;
   ScaledForm forms[13];
   CutCosts cuts;
+  bool token_scales = false;
 };
 constexpr Act8Kind kAct8Kinds[] = {{"i8",
                                     false,
@@ -91,6 +93,19 @@ constexpr Act8Kind kAct8Kinds[] = {{"i8",
                                      {12, 1, 1, 2725, 374, 74},
                                      {16, 1, 1, 3822, 413, 144}},
                                     {1109, 1395, 408, 304, 523, 743, 217, 1153, 3664, 4493, 0, 1593, 0}},
+                                   {"w4x",
+                                    true,
+                                    4,
+                                    {{2, 1, 2, 2633, 289, 155},
+                                     {4, 1, 2, 2710, 461, 88},
+                                     {8, 1, 2, 4054, 537, 175},
+                                     {2, 1, 1, 2339, 239, 49, 177},
+                                     {4, 1, 1, 2387, 266, 103, 260},
+                                     {8, 1, 1, 3066, 333, 90, 341},
+                                     {12, 1, 1, 3455, 418, 136},
+                                     {16, 1, 1, 3746, 484, 172}},
+                                    {526, 1706, 314, 227, 84, 551, 157, 6068, 713, 3790, 376, 1390, 0},
+                                    true},
                                    {"w4f8",
                                     true,
                                     4,
@@ -109,9 +124,9 @@ std::optional<ScaledPlan> choose_act8(int multiprocessors, int64_t shared_per_bl
                                       int64_t n, int64_t k_blocks, const ops::GemmSettings& wish, const Has& has,
                                       const Clusters& clusters) {
   return choose_cut(
-      multiprocessors, shared_per_block, {m, plan_div_up(n, kBlockN), k_blocks, 1}, kind.forms, kind.cuts,
-      [&](int width) { return Act8Stage(width * kBlockN, kind.nibbles, kind.factor_bytes).bytes; }, wish, has,
-      clusters);
+      multiprocessors, shared_per_block, {m, plan_div_up(n, kBlockN), k_blocks, 1, kind.token_scales}, kind.forms,
+      kind.cuts, [&](int width) { return Act8Stage(width * kBlockN, kind.nibbles, kind.factor_bytes).bytes; }, wish,
+      has, clusters);
 }
 
 }  // namespace lpq::cuda

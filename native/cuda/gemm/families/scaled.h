@@ -10,6 +10,10 @@ namespace lpq::cuda {
 struct ScaledArgs {
   int slabs;  // of the ring of activations
   int rows;   // tokens of a box: 8 T, or in eights those that there are
+  // Boxes of tokens begin here at the latest: the last tile begins early enough to end with the tokens, since TMA takes
+  // twice as long for rows beyond the tensor. Tokens that it shares with the tile before are multiplied twice and
+  // stored by that one.
+  int last_token;
   int strips;
   int token_tiles, together;
   int items;
@@ -21,6 +25,7 @@ struct ScaledArgs {
   int cluster;  // so many blocks share an item and are a cluster, which adds up in its shared memory; 0: blocks share
                 // items through the workspace
   int staging_at, received_at;  // bytes of shared memory before outputs on their way, and sums of a cluster's others
+  int scales_at;                // and before scales of tokens, where they differ along K
   int vectors;                  // rows of y start at multiples of 16 bytes
   int overlap;                  // launched while the operation before may still run
   float lift;                   // what is added to signed codes to make them unsigned
@@ -34,6 +39,8 @@ LPQ_HOST_DEVICE constexpr int scaled_residents(int tiles, int halves, int pairs)
   return halves == 1 && pairs == 1 && tiles <= 8 ? 2 : 1;
 }
 constexpr int kScaledStaging = 1024;  // bytes a warp
+// Bytes of a slab's scales of tokens, in f32.
+LPQ_HOST_DEVICE constexpr int scaled_token_bytes(int tiles) { return tiles < 4 ? 128 : 32 * tiles; }
 constexpr int kMostScaledStages = 8, kMostScaledSlabs = 16;
 constexpr int kMostScaledCluster = 8;  // blocks
 constexpr int kScaledSumsFull = 512;   // where in shared memory the barrier of a cluster's sums is

@@ -56,10 +56,12 @@ inline std::string scaled_cut_in_words(const ScaledPlan& cut) {
          " are cut along K" + (cut.args.cluster ? ", by the blocks of a cluster" : "");
 }
 
-// A product to be cut: tokens, packed blocks of rows and of K, and slabs of activations a packed block of K.
+// A product to be cut: tokens, packed blocks of rows and of K, and slabs of activations a packed block of K; whether
+// these have scales of tokens besides.
 struct CutProblem {
   int64_t m, n_blocks, k_blocks;
   int slabs;
+  bool token_scales = false;
 };
 // Nanoseconds that a cut costs besides steps: a launch that fills the device; to share an item through the workspace,
 // in a cluster, and by owners, whose blocks do not share what they read in L2: for a step, by 1024 packed blocks and
@@ -83,9 +85,10 @@ std::optional<ScaledPlan> choose_cut(int multiprocessors, int64_t shared_per_blo
   std::optional<ScaledPlan> best;
   for (const ScaledForm& form : forms) {
     const int width = form.width();
+    if (form.tiles == 0) break;  // a kind with fewer forms than others
     if ((wish.tokens && wish.tokens != 8 * form.tiles) || (wish.width && wish.width != width) || !has(form)) continue;
-    const int64_t slab = int64_t{1024} * form.tiles, stage = stage_bytes(width),
-                  staging = int64_t{8} * form.pairs * kScaledStaging;
+    const int64_t slab = int64_t{1024} * form.tiles, scales = a.token_scales ? scaled_token_bytes(form.tiles) : 0,
+                  stage = stage_bytes(width), staging = int64_t{8} * form.pairs * kScaledStaging;
     // A multiprocessor has 1024 bytes more than a block may take, and keeps 1024 a block.
     const int residents = scaled_residents(form.tiles, form.halves, form.pairs);
     const int64_t room = (shared_per_block + 1024) / residents - 1024 - 1024 - staging,
@@ -104,7 +107,7 @@ std::optional<ScaledPlan> choose_cut(int multiprocessors, int64_t shared_per_blo
       for (int64_t n : {8, 6, 4, 3, 2}) {
         if (wish.stages && n != std::min<int64_t>(wish.stages, 4)) continue;
         stages = wish.stages ? wish.stages : n;
-        slabs = std::min<int64_t>((room - received - stages * stage) / slab,
+        slabs = std::min<int64_t>((room - received - stages * stage) / (slab + scales),
                                   std::min<int64_t>(a.slabs * stages, kMostScaledSlabs));
         if (slabs >= a.slabs * stages - 1 || n == 2 || wish.stages) break;
       }
@@ -128,17 +131,21 @@ std::optional<ScaledPlan> choose_cut(int multiprocessors, int64_t shared_per_blo
       if (best && time >= best->nanoseconds) return;
       best.emplace();
       best->form = form, best->stages = static_cast<int>(stages), best->blocks = static_cast<int>(blocks);
-      best->shared = static_cast<unsigned>(1024 + slabs * slab + stages * stage + staging + received);
+      best->shared = static_cast<unsigned>(1024 + slabs * (slab + scales) + stages * stage + staging + received);
       best->nanoseconds = time;
       ScaledArgs& to = best->args;
       to.slabs = static_cast<int>(slabs), to.rows = static_cast<int>(tokens), to.strips = static_cast<int>(strips),
       to.token_tiles = static_cast<int>(token_tiles);
+      // Boxes of scales begin at multiples of 16 bytes.
+      to.last_token = static_cast<int>(std::max<int64_t>(0, a.m - tokens));
+      if (a.token_scales) to.last_token = (to.last_token + 3) / 4 * 4;
       to.together = static_cast<int>(std::min<int64_t>(token_tiles, std::max(1, 128 / form.tiles))),
       to.items = static_cast<int>(items);
       to.shared_items = static_cast<int>(shared_items),
       to.shared_blocks = static_cast<int>(shared_items ? shared_blocks : 1), to.owners = owners,
       to.cluster = static_cast<int>(cluster), to.staging_at = static_cast<int>(1024 + slabs * slab + stages * stage),
-      to.received_at = static_cast<int>(to.staging_at + staging);
+      to.received_at = static_cast<int>(to.staging_at + staging),
+      to.scales_at = static_cast<int>(to.received_at + received);
     };
     const int64_t most = std::min<int64_t>(at_once, items * a.k_blocks),
                   all = wish.blocks ? std::min<int64_t>(wish.blocks, most) : most, rest = items % all;

@@ -7,7 +7,7 @@ namespace {
 
 // Of what the kernels of codes take.
 void require_settings(const ops::GemmSettings& wish) {
-  require(wish.stages == 0 || (wish.stages >= 2 && wish.stages <= kW4axStages), "stages is not between 2 and 16");
+  require(wish.stages == 0 || (wish.stages >= 2 && wish.stages <= 16), "stages is not between 2 and 16");
 }
 
 void gemm_act(Call& call, CudaExec& exec) {
@@ -35,8 +35,8 @@ void gemm_comet(Call& call, CudaExec& exec) {
   require_sixteen(op.x.x8, "x8"), require_sixteen(op.x.x4, "x4"), require_sixteen(op.x_scales, "x_scales"),
       require_sixteen(op.w, "w"), require_sixteen(op.w_scales, "w_scales");
   if (op.m == 0 || op.n == 0) return;
-  const Family<W4axProblem> families[] = {kW4axFewFamily, kW4axWgmmaFamily, kW4axMmaFamily};
-  run_families(W4axProblem{"w4ax", true, op.x.x8, op.w, op.x_scales, op.w_scales, op.y, nullptr, op.bias, &op.x, op.m,
+  const Family<W4axProblem> families[] = {kW4axFewFamily, kAct8Family, kW4axMmaFamily};
+  run_families(W4axProblem{"w4x", true, op.x.x8, op.w, op.x_scales, op.w_scales, op.y, nullptr, op.bias, &op.x, op.m,
                            op.n, op.x.count * 128, op.settings},
                families, exec);
 }

@@ -25,7 +25,8 @@ MixedArgs arguments(const W4axProblem& p) {
 Answer plan_few_tokens(const W4axProblem& p, CudaExec& exec) {
   const ops::GemmSettings& wish = p.wish;
   if (p.m > kFewTokens) return "it takes up to 16 tokens, and there are more";
-  if (wish.tokens || wish.cluster || wish.stages || wish.shared >= 0) return "it has no cuts to choose from";
+  if (wish.tokens || wish.width || wish.blocks || wish.stages || wish.shared >= 0 || !wish.reduce.empty())
+    return "it has no cuts to choose from";
   if (!exec.has_kernel("lpq_gemm_few_t1_r2")) return "there is no kernel of few tokens";
   const FewPlan cut =
       plan_few(exec.device().multiprocessors, exec.device().shared_per_block, p.m, p.n, p.blocks->count);

@@ -8,12 +8,12 @@
 namespace lpq::cuda {
 
 struct W4axProblem {
-  const char* kind;  // of lpq_gemm_act8_KIND_FORM, or w4ax
+  const char* kind;  // of lpq_gemm_act8_KIND_FORM
   bool nibbles;      // weights of 4 bits
   const Tensor &x, &w, &x_scales, &w_scales, &y;
   const Tensor* factors;  // whole ones of groups, or null
   const Tensor* bias;
-  const ops::W4axBlocks* blocks;  // instead of x: W4Ax
+  const ops::W4axBlocks* blocks;  // W4Ax, whose blocks of 8 bits x has; else null
   int64_t m, n, k;
   ops::GemmSettings wish;
   bool asked() const { return !wish.kernel.empty(); }
@@ -23,7 +23,7 @@ struct W4axProblem {
   }
 };
 
-// kAct8: gemm_act; the others: gemm_comet.
-extern const Family<W4axProblem> kAct8Family, kW4axFewFamily, kW4axWgmmaFamily, kW4axMmaFamily;
+// gemm_act has the first alone, gemm_comet all.
+extern const Family<W4axProblem> kAct8Family, kW4axFewFamily, kW4axMmaFamily;
 
 }  // namespace lpq::cuda

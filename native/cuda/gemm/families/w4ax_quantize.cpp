@@ -1,4 +1,4 @@
-// quantize_tokens, quantize_activations, quantize_comet: codes of activations.
+// quantize_tokens, quantize_activations, quantize_comet: codes of activations; widen_tokens, scale_tokens.
 #include "cuda/launch.h"
 #include "ops/w4ax.h"
 
@@ -19,6 +19,31 @@ void quantize_tokens(Call& call, CudaExec& exec) {
                 threads = std::clamp<int64_t>(div_up(k, 4 * 32) * 32, 32, most);
   exec.launch_through(kernel, {x.dim(0)}, {threads}, 0, x.raw(), to, scales.data<float>(), k, vectors, fault);
   exec.wrote(codes, scales);
+}
+
+void widen_tokens(Call& call, CudaExec& exec) {
+  const ops::WidenTokens op(call);
+  const Tensor &codes = op.codes, &x = op.x, &rest = op.rest;
+  if (x.elements() == 0) return;
+  const int k = static_cast<int>(x.dim(1)),
+            vectors = k % 4 == 0 && fours(x) && reinterpret_cast<uintptr_t>(codes.raw()) % 4 == 0;
+  const std::string kernel = std::string("lpq_widen_tokens_") + (op.integers ? "i8" : "f8") + suffix(x);
+  const int64_t threads = std::clamp<int64_t>(div_up(k, 4 * 32) * 32, 32, 256);
+  exec.launch_through(kernel, {x.dim(0)}, {threads}, 0, reinterpret_cast<const unsigned char*>(codes.raw()),
+                      static_cast<const float*>(op.scales.data<float>()), x.raw(), rest.data<float>(), k, vectors,
+                      op.least, op.most);
+  exec.wrote(x, rest);
+}
+
+void scale_tokens(Call& call, CudaExec& exec) {
+  const ops::ScaleTokens op(call);
+  if (op.y.elements() == 0) return;
+  const long long count = op.y.elements(), n = op.y.dim(1);
+  const void* const bias = op.bias ? op.bias->raw() : nullptr;
+  exec.launch_through("lpq_scale_tokens" + suffix(op.y), {stride_blocks(exec, count, 256)}, {256}, 0,
+                      static_cast<const float*>(op.rest.data<float>()), op.y.raw(), bias,
+                      op.bias ? type_index(op.bias->dtype) : 0, count, n);
+  exec.wrote(op.y);
 }
 
 // Codes are stored four at a time.
@@ -68,5 +93,7 @@ void quantize_comet(Call& call, CudaExec& exec) {
 }  // namespace
 LPQ_CUDA_OP(quantize_comet, "quantize_comet");
 LPQ_CUDA_OP(quantize_tokens, "quantize_tokens");
+LPQ_CUDA_OP(widen_tokens, "widen_tokens");
+LPQ_CUDA_OP(scale_tokens, "scale_tokens");
 LPQ_CUDA_OP(quantize_activations, "quantize_activations");
 }  // namespace lpq::cuda

@@ -1,6 +1,6 @@
-// y = x Wᵀ of integers whose sums need no scale inside K: s8 x s8, and s8 x codes of 4 bits with one scale a row or a
-// whole factor a group of 128 besides. 32-bit sums are exact; they are scaled once. Walk, planner and fixup are those
-// of scaled.cuh: a block takes 128 G rows, a warp 16 of them, and 8 T tokens; G pairs of warpgroups multiply, a further
+// y = x Wᵀ of activations of 8 bits and weights of 8 or 4 (products.cuh has the kinds): sums of all of K where no scale
+// lies inside, else sums of 128 of k that are scaled and added up in fp32. Walk, planner and fixup are those of
+// scaled.cuh: a block takes 128 G rows, a warp 16 of them, and 8 T tokens; G pairs of warpgroups multiply, a further
 // one copies. Weights are operand A in registers, activations operand B in shared memory.
 //  - bytes: ldmatrix of rows of 128 bytes, swizzled: (lane, reg) -> n = lane / 4 + 8 (reg % 2), k = 4 (lane % 4) + byte
 //  +
@@ -46,7 +46,7 @@ struct Act8Outputs {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const int m = token0 + 8 * t + C::column(lane, j);
-        x_scale[t][j] = m < g.m ? g.x_scales[m] : 0.0f;
+        x_scale[t][j] = Source::kTokenScales ? 1.0f : m < g.m ? g.x_scales[m] : 0.0f;
       }
     const auto value = [&](int t, int c, int j) {
       return __fadd_rn(__fmul_rn(static_cast<float>(sums(t, 0, 2 * c + j)), __fmul_rn(x_scale[t][j], scale[c])),
@@ -88,6 +88,7 @@ __device__ __forceinline__ void gemm_act8(const Act8Args& g, const ScaledArgs& a
   if (threadIdx.x == blockDim.x - 1) {
     prefetch_tensor_map(&maps.weights), prefetch_tensor_map(&maps.x);
     if constexpr (Source::kFactorBytes > 0) prefetch_tensor_map(&maps.factors);
+    if constexpr (Source::kTokenScales) prefetch_tensor_map(&maps.x_scales);
   }
   rings.init<T, 1>(a, g.stages, kWarps);
 
@@ -95,14 +96,23 @@ __device__ __forceinline__ void gemm_act8(const Act8Args& g, const ScaledArgs& a
     setmaxnreg_dec<kRoomy ? 40 : 24>();
     if (lane == 0 && warp == kWarps)
       produce_act8_weights<Source::kNibbles, Source::kFactorBytes, T, kWidth>(g, a, maps, weights, w_ring);
-    if (lane == 0 && warp == kWarps + 1) produce_act8_activations<T, kWidth>(g, a, maps, activations, x_ring);
+    if (lane == 0 && warp == kWarps + 1)
+      produce_act8_activations<Source::kTokenScales, T, kWidth>(g, a, maps, activations, x_ring);
     return;
   }
   setmaxnreg_inc<kRoomy ? 232 : G == 2 ? 112 : 104>();
   const uint32_t unknown = rings.unknown_zero(lane);
   ScaledWalk walk(a, g.k_blocks);
-  Act8Multiplier<Source, T> multiplier{
-      g, a, weights, activations, x_ring, kStage.bytes, lane, walk, {w_ring, kStage.factors_at, warp, lane, unknown}};
+  Act8Multiplier<Source, T> multiplier{g,
+                                       a,
+                                       weights,
+                                       activations,
+                                       x_ring,
+                                       x_ring - 1024 + a.scales_at + 8 * (lane & 3),
+                                       kStage.bytes,
+                                       lane,
+                                       walk,
+                                       {w_ring, kStage.factors_at, warp, lane, unknown}};
   using Outputs = Act8Outputs<Source>;
   ScaledEpilogue<T, 1, G, typename Act8Multiplier<Source, T>::Sum, Act8Args, Outputs> epilogue{
       g, a, rings.barriers, lane, warp, warp * 16, multiplier.sum, Outputs{g, a.vectors != 0, lane}};

@@ -3,6 +3,7 @@
 #include "cuda/gemm/families/w4ax_few.h"
 #include "cuda/gemm/fragment.cuh"
 #include "cuda/gemm/kernels/w4ax_mma.cuh"
+#include "cuda/host_device.h"
 #include "cuda/ptx/cp_async.cuh"
 #include "cuda/ptx/features.cuh"
 #include "cuda/ptx/global_memory.cuh"

@@ -44,6 +44,52 @@ __device__ __forceinline__ void quantize_token(const T* x, unsigned char* codes,
   }
 }
 
+// The numbers of four codes.
+template <bool Float>
+__device__ __forceinline__ float4 numbers_of(uint32_t codes) {
+  float v[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t code = codes >> 8 * i & 255u;
+    if constexpr (Float)
+      v[i] = __half2float(__half(__nv_cvt_fp8_to_halfraw(static_cast<__nv_fp8_storage_t>(code), __NV_E4M3)));
+    else v[i] = static_cast<float>(static_cast<signed char>(code));
+  }
+  return make_float4(v[0], v[1], v[2], v[3]);
+}
+
+// A block a token: x [t, k] = code 2^e, rest [t] = scale 2^-e, e between least and most. thread t -> columns as above.
+template <class T, bool Float>
+__device__ __forceinline__ void widen_token(const unsigned char* codes, const float* scales, T* x, float* rest, int k,
+                                            int fours, int least, int most) {
+  cuda::griddepcontrol_launch_and_wait();
+  const long long token = blockIdx.x;
+  const float scale = scales[token];
+  const int e = scale > 0 ? min(max(static_cast<int>(__float_as_uint(scale) >> 23) - 127, least), most) : 0;
+  const float power = __uint_as_float(static_cast<uint32_t>(127 + e) << 23);
+  if (threadIdx.x == 0) rest[token] = __fmul_rn(scale, __uint_as_float(static_cast<uint32_t>(127 - e) << 23));
+  const unsigned char* const from = codes + token * k;
+  T* const to = x + token * k;
+  for (int i = threadIdx.x; i < (fours ? k / 4 : k); i += blockDim.x) {
+    if (fours) {
+      const float4 v = numbers_of<Float>(reinterpret_cast<const uint32_t*>(from)[i]);
+      store4(to + 4 * i, make_float4(v.x * power, v.y * power, v.z * power, v.w * power));
+    } else {
+      to[i] = narrow<T>(numbers_of<Float>(from[i]).x * power);
+    }
+  }
+}
+
+// y [t, n] = y rest [t] + bias.
+template <class T>
+__device__ __forceinline__ void scale_tokens(const float* rest, T* y, const void* bias, int bias_type, long long count,
+                                             long long n) {
+  cuda::griddepcontrol_launch_and_wait();
+  const long long step = static_cast<long long>(gridDim.x) * blockDim.x;
+  for (long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step)
+    y[i] = narrow<T>(__fadd_rn(__fmul_rn(widen(y[i]), rest[i / n]), bias ? load_any(bias, bias_type, i % n) : 0.0f));
+}
+
 // A warp a token and block of 128 columns, a lane four of them. order (or null): column j reads x's column order[j].
 // `blocks` null: codes s8 [t, k] and scales [t, k / 128]. Else blocks of 8 bits side by side in `codes` [t, 128
 // eights], those of 4 in `nibbles`
@@ -91,7 +137,7 @@ __device__ __forceinline__ void quantize_blocks(const T* x, const unsigned char*
     }
     if (lane == 0) scales[static_cast<long long>(b) * pitch + t] = scale;
     const int place = blocks[b];
-    if ((bits[b] == 8) != (place >= 0) || (place >= 0 ? place >= eights : ~place >= fours)) {
+    if ((place < 0 && bits[b] == 8) || (place >= 0 ? place >= eights : ~place >= fours)) {
       *fault = 1;
       continue;
     }
@@ -106,7 +152,36 @@ __device__ __forceinline__ void quantize_blocks(const T* x, const unsigned char*
   }
 }
 
+// A warp a token and block of 128 columns: codes s8 [t, 128 (eights + fours)] of W4axBlocks (native/ops/w4ax.h), a lane
+// four of them.
+__device__ __forceinline__ void widen_blocks(const signed char* codes, const unsigned char* nibbles, const int* blocks,
+                                             signed char* to, long long tokens, int eights, int fours) {
+  const int lane = threadIdx.x & 31, count = eights + fours;
+  const long long warps = static_cast<long long>(gridDim.x) * (blockDim.x >> 5);
+  for (long long u = blockIdx.x * static_cast<long long>(blockDim.x >> 5) + (threadIdx.x >> 5); u < tokens * count;
+       u += warps) {
+    const long long t = u / count;
+    const int place = blocks[u % count];
+    uint32_t word;
+    if (place >= 0) {
+      word = *reinterpret_cast<const uint32_t*>(codes + (t * eights + place) * 128 + lane * 4);
+    } else {
+      word =
+          *reinterpret_cast<const uint32_t*>(nibbles + (t * fours + ~place) * 64 + (lane >> 3) * 16 + (lane & 3) * 4);
+      word = (lane & 4 ? word >> 4 : word) & 0x0f0f0f0fu;
+      word |= (word & 0x08080808u) * 30;  // bit 3 to the four above: two's complement
+    }
+    *reinterpret_cast<uint32_t*>(to + u * 128 + lane * 4) = word;
+  }
+}
+
 }  // namespace lpq
+
+extern "C" __global__ void __launch_bounds__(256)
+    lpq_widen_blocks(const signed char* codes, const unsigned char* nibbles, const int* blocks, signed char* to,
+                     long long tokens, int eights, int fours) {
+  lpq::widen_blocks(codes, nibbles, blocks, to, tokens, eights, fours);
+}
 
 #define LPQ_QUANTIZE(T, name)                                                                                      \
   extern "C" __global__ void __launch_bounds__(1024) lpq_quantize_tokens_i8_##name(                                \
@@ -116,6 +191,18 @@ __device__ __forceinline__ void quantize_blocks(const T* x, const unsigned char*
   extern "C" __global__ void __launch_bounds__(1024) lpq_quantize_tokens_f8_##name(                                \
       const T* x, unsigned char* codes, float* scales, int k, int fours, uint32_t* fault) {                        \
     lpq::quantize_token<T, true>(x, codes, scales, k, fours, fault);                                               \
+  }                                                                                                                \
+  extern "C" __global__ void __launch_bounds__(256) lpq_widen_tokens_i8_##name(                                    \
+      const unsigned char* codes, const float* scales, T* x, float* rest, int k, int fours, int least, int most) { \
+    lpq::widen_token<T, false>(codes, scales, x, rest, k, fours, least, most);                                     \
+  }                                                                                                                \
+  extern "C" __global__ void __launch_bounds__(256) lpq_widen_tokens_f8_##name(                                    \
+      const unsigned char* codes, const float* scales, T* x, float* rest, int k, int fours, int least, int most) { \
+    lpq::widen_token<T, true>(codes, scales, x, rest, k, fours, least, most);                                      \
+  }                                                                                                                \
+  extern "C" __global__ void __launch_bounds__(256) lpq_scale_tokens_##name(                                       \
+      const float* rest, T* y, const void* bias, int bias_type, long long count, long long n) {                    \
+    lpq::scale_tokens<T>(rest, y, bias, bias_type, count, n);                                                      \
   }                                                                                                                \
   extern "C" __global__ void __launch_bounds__(256)                                                                \
       lpq_quantize_blocks_##name(const T* x, const unsigned char* bits, const float* clip, const int* order,       \

@@ -34,7 +34,7 @@ __device__ __forceinline__ void produce_act8_weights(const Act8Args& g, const Sc
   }
 }
 
-template <int T, int Width>
+template <bool TokenScales, int T, int Width>
 __device__ __forceinline__ void produce_act8_activations(const Act8Args& g, const ScaledArgs& a, const Act8Maps& maps,
                                                          const TmaPipeline& activations, uint32_t ring) {
   ScaledWalk walk(a, g.k_blocks);
@@ -48,10 +48,13 @@ __device__ __forceinline__ void produce_act8_activations(const Act8Args& g, cons
   }
   for (int step = 0; step < walk.steps; ++step) {
     if (step == 0 || walk.kb == 0)
-      scaled_place(a, Width, 8 * T, walk.item, block, token), token = first_token(g.m, a, token);
+      scaled_place(a, Width, 8 * T, walk.item, block, token), token = min(token, a.last_token);
     activations.producer_acquire(at);
-    const uint32_t full = activations.producer_commit(at.stage, a.rows * 128);
+    const uint32_t full = activations.producer_commit(at.stage, a.rows * (TokenScales ? 132 : 128));
     tma_load_3d(ring + at.stage * (8 * T * 128), &maps.x, walk.kb * 128, token, 0, full);
+    if constexpr (TokenScales)
+      tma_load_3d(ring - 1024 + a.scales_at + at.stage * scaled_token_bytes(T), &maps.x_scales, token, walk.kb, 0,
+                  full);
     at.advance(a.slabs);
     if (walk.on()) walk.next_item(a, g.k_blocks);
   }

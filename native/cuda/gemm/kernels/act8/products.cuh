@@ -19,12 +19,13 @@ namespace lpq::cuda {
 // needs of a stage, which lies so many bytes from the ring's begin; make(codes) makes s8 or e4m3 of it.
 //
 // Part: what the tensor core adds up; kPromote: 128 of k, which `scaled` adds to a sum in fp32, else all of K.
-// kFactorBytes: of a group and row. kUnit: what sums are to be multiplied by besides.
+// kFactorBytes: of a group and row. kUnit: what sums are to be multiplied by besides. kTokenScales: tokens have a scale
+// for each 128 of k.
 
 // Weights of 8 bits: rows of 128 bytes, swizzled.
 struct Int8Bytes {
   using Part = int;
-  static constexpr bool kNibbles = false, kPromote = false;
+  static constexpr bool kNibbles = false, kPromote = false, kTokenScales = false;
   static constexpr int kFactorBytes = 0;
   static constexpr float kUnit = 1;
   const uint32_t row;  // where this lane's row of ldmatrix is
@@ -46,13 +47,13 @@ struct Fp8Bytes : Int8Bytes {
   static constexpr bool kPromote = true;
   using Int8Bytes::Int8Bytes;
   __device__ __forceinline__ void begin_step() {}
-  __device__ __forceinline__ float scaled(float part, int, float sum) const { return sum + part; }
+  __device__ __forceinline__ float scaled(float part, int, float, float sum) const { return sum + part; }
 };
 
 // Codes of 4 bits, two's complement, with one scale a row: as 16 times the code.
 struct Int8Rows {
   using Part = int;
-  static constexpr bool kNibbles = true, kPromote = false;
+  static constexpr bool kNibbles = true, kPromote = false, kTokenScales = false;
   static constexpr int kFactorBytes = 0;
   static constexpr float kUnit = 0.0625f;
   const uint32_t at;  // where this lane's first words are
@@ -100,7 +101,7 @@ struct Int8Scaled : Int8Rows {
   }
   __device__ __forceinline__ void begin_step() { scales.begin_step(); }
   // i: of the lane's two rows.
-  __device__ __forceinline__ float scaled(int part, int i, float sum) const {
+  __device__ __forceinline__ float scaled(int part, int i, float, float sum) const {
     return fmaf(static_cast<float>(part), scales.now[i], sum);
   }
 };
@@ -123,7 +124,18 @@ struct Fp8Scaled : Int8Scaled {
       codes[i >> 1][(i & 1) + 2] = __vabsdiffu4((words[i] >> 4 & kCodes) ^ kEights, kEights) | (words[i] & kSigns);
     }
   }
-  __device__ __forceinline__ float scaled(float part, int i, float sum) const { return fmaf(part, scales.now[i], sum); }
+  __device__ __forceinline__ float scaled(float part, int i, float, float sum) const {
+    return fmaf(part, scales.now[i], sum);
+  }
+};
+
+// Codes of 4 bits as Int8Scaled, times activations of which tokens have a scale for each 128 of k, too (W4Ax).
+struct Int8Blocks : Int8Scaled {
+  static constexpr bool kTokenScales = true;
+  using Int8Scaled::Int8Scaled;
+  __device__ __forceinline__ float scaled(int part, int i, float token, float sum) const {
+    return fmaf(static_cast<float>(part), token * scales.now[i], sum);
+  }
 };
 
 // Codes of 4 bits with a whole factor from -15 to 16 a group of 128: as factor times the code. A code + 8, times the
@@ -131,7 +143,7 @@ struct Fp8Scaled : Int8Scaled {
 // Its highest bit turned is the number in two's complement (Hu et al., LiquidGEMM, arXiv:2509.01229, section 5.1).
 struct Int8Groups {
   using Part = int;
-  static constexpr bool kNibbles = true, kPromote = false;
+  static constexpr bool kNibbles = true, kPromote = false, kTokenScales = false;
   static constexpr int kFactorBytes = 1;
   static constexpr float kUnit = 1;
   const uint32_t at, factors_at;        // words and factors of this lane
@@ -169,7 +181,7 @@ struct Act8Multiplier {
   const Act8Args& g;
   const ScaledArgs& a;
   const TmaPipeline weights, activations;
-  const uint32_t x_ring;
+  const uint32_t x_ring, token_scales;  // the second: of this lane in the ring of scales of tokens
   const int stage_bytes, lane;
   ScaledWalk& walk;
   Source source;
@@ -246,12 +258,17 @@ struct Act8Multiplier {
     make(0);
     source.load(next, 1);
     wgmma_wait<0>();
-    activations.consumer_release(x_at.stage, lane);
+    if constexpr (!Source::kTokenScales) activations.consumer_release(x_at.stage, lane);
     keep_sums(part);
 #pragma unroll
-    for (int t = 0; t < T; ++t)
+    for (int t = 0; t < T; ++t) {
+      const uint2 token =
+          Source::kTokenScales ? ld_shared_v2(token_scales + x_at.stage * scaled_token_bytes(T) + 32 * t) : uint2{};
 #pragma unroll
-      for (int i = 0; i < 4; ++i) sum[0][t][i] = source.scaled(part[0][t][i], i >> 1, sum[0][t][i]);
+      for (int i = 0; i < 4; ++i)
+        sum[0][t][i] = source.scaled(part[0][t][i], i >> 1, __uint_as_float(i & 1 ? token.y : token.x), sum[0][t][i]);
+    }
+    if constexpr (Source::kTokenScales) activations.consumer_release(x_at.stage, lane);
   }
   __device__ __forceinline__ void make(int set) {
     source.make(codes[set]);

@@ -29,7 +29,7 @@ __device__ __forceinline__ void produce_scaled(const GemmPackedArgs& g, const Sc
   }
   for (int step = 0; step < walk.steps; ++step) {
     if (step == 0 || walk.kb == 0)
-      scaled_place(a, Width, 8 * T, walk.item, block, token), token = first_token(g.m, a, token);
+      scaled_place(a, Width, 8 * T, walk.item, block, token), token = min(token, a.last_token);
     if (role == 0) {
       weights.producer_acquire(at);
       const uint32_t full = weights.producer_commit(at.stage, place.filled);

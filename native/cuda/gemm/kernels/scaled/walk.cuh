@@ -47,13 +47,6 @@ __device__ __forceinline__ void scaled_place(const ScaledArgs& a, int width, int
   block = rest / tiles * width, token = (group * a.together + rest % tiles) * tokens;
 }
 
-// The token that an item's boxes begin with: the last tile begins early enough to end with the tokens, since TMA takes
-// twice as long for rows beyond the tensor. Tokens that it shares with the tile before are multiplied twice and stored
-// by that one.
-__device__ __forceinline__ int first_token(int m, const ScaledArgs& a, int token) {
-  return min(token, max(0, m - a.rows));
-}
-
 #endif
 
 }  // namespace lpq::cuda

@@ -98,13 +98,5 @@ template <int T>
 void wgmma_k32(float (&c)[T][4], const uint32_t (&a)[4], uint64_t b, bool add) {
   begin_product("wgmma k32", c, T, a, 0, b, add, multiply_k32<float>);
 }
-template <int T>
-void wgmma_k32(int (&c)[T][4], uint64_t a, uint64_t b, bool add) {
-  begin_product("wgmma k32 shared", c, T, {}, a, b, add, multiply_k32<int>);
-}
-template <int T>
-void wgmma_k32(float (&c)[T][4], uint64_t a, uint64_t b, bool add) {
-  begin_product("wgmma k32 shared", c, T, {}, a, b, add, multiply_k32<float>);
-}
 
 }  // namespace lpq::cuda
