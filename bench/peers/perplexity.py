@@ -1,7 +1,7 @@
 """Perplexity by transformers in fp32: python perplexity.py DIR WINDOWS [FILE.gguf | gptqmodel]. Prints {"ppl"}.
 
-The first token of each window is not scored. `gptqmodel`: GPTQModel puts its linears into transformers' model, which take
-fp16 or bf16 alone: fp16.
+The first token of each window is not scored. `gptqmodel`: the weights that GPTQModel's linears stand for, since these compute in fp16 or
+bf16 alone.
 """
 
 import json
@@ -17,6 +17,15 @@ if how == ["gptqmodel"]:
     from gptqmodel import BACKEND, GPTQModel
 
     model = GPTQModel.load(directory, backend=BACKEND.TORCH, device="cpu", dtype=torch.float16, trust_remote_code=False).model.eval()
+    for name, module in list(model.named_modules()):
+        if hasattr(module, "dequantize_weight"):
+            weight = module.dequantize_weight().T.float().contiguous()
+            linear = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=module.bias is not None)
+            linear.weight.data = weight
+            if module.bias is not None:
+                linear.bias.data = module.bias.float()
+            model.set_submodule(name, linear)
+    model = model.float()
 else:
     options = {"gguf_file": how[0]} if how else {}
     model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, device_map="cpu", **options).eval()
