@@ -46,7 +46,7 @@ export function figures() {
   const { processor, threads } = found.machine;
   return [
     '',
-    `All on one machine, one after the other, in both orders (${processor}, ${threads} threads; \`bench/results/${found.file}\`):`,
+    `All on one machine, one after the other, ${found.bothOrders ? 'in both orders' : 'in turns'} (${processor}, ${threads} threads; \`bench/results/${found.file}\`):`,
     '',
     ...found.versions.map((version) => `- ${version}`),
     ...MODELS.flatMap(([model, title]) => quality(found, model, title)),

@@ -28,6 +28,8 @@ export function peers() {
   return {
     file: FILE,
     machine: data.machine,
+    /** Whether every cell ran forwards and backwards. */
+    bothOrders: data.cells.every(({ rounds, failed }) => failed || Object.keys(rounds).length > 1),
     versions: [...new Set(data.cells.map(({ version }) => version).filter(Boolean))],
     tools: TOOLS,
     label: (tool) => labels.get(tool),
@@ -51,4 +53,4 @@ export function secondsOf({ seconds, extrapolatedSeconds } = {}) {
   return seconds === undefined ? '' : seconds.toFixed(seconds < 10 ? 1 : 0);
 }
 
-export const memoryOf = ({ peakBytes } = {}) => (peakBytes === undefined ? '' : (peakBytes / 1e9).toFixed(1));
+export const memoryOf = ({ peakBytes } = {}) => (peakBytes === undefined ? '' : (peakBytes / 1e9).toFixed(2));

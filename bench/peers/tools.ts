@@ -85,7 +85,7 @@ const gguf = (model: string, out: string) => path.join(out, `${model}.gguf`);
 
 export const TOOLS: Readonly<Record<string, Tool>> = {
   lpq: {
-    version: (at) => lpq(at, '--version'),
+    version: (at) => ['sh', '-c', 'echo "lpq $("$@")"', 'sh', ...lpq(at, '--version')],
     command: ({ bits, args, model }, { model: dir }, out, at) =>
       lpq(
         at,
