@@ -7,12 +7,13 @@ import {
   readFileSync,
   renameSync,
   rmSync,
+  statSync,
   truncateSync,
   writeFileSync,
 } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
-import { CALIB, lpq, model, scratch } from './lpq.js';
+import { CALIB, events, lpq, model, scratch } from './lpq.js';
 
 /** sha256 of every file of a directory. */
 function hashes(dir: string): Record<string, string> {
@@ -181,6 +182,17 @@ test('a part that is there twice, cut short, of another model, of other options 
     0,
   );
   assert.deepEqual(hashes(out), hashes(one));
+});
+
+test('the disk that a part needs is that of its own tensors', async (t) => {
+  const out = path.join(scratch(t), 'out');
+  const args = ['quantize', model, '-o', out, '--bits', '4', '--method', 'rtn', '--shard', '1/4'];
+  const planned = events(await lpq([...args, '--dry-run', '--json'])).at(-1) as { estimate: { output: number } };
+  assert.equal((await lpq([...args, '--quiet'])).code, 0);
+  const part = `${out}.shard-1-of-4`;
+  const made = readdirSync(part).reduce((sum, name) => sum + statSync(path.join(part, name)).size, 0);
+  // Names of its tensors lie in shard.json, with the text of config.json as a string.
+  assert.ok(Math.abs(planned.estimate.output - made) < 0.01 * made, `${planned.estimate.output} ${made}`);
 });
 
 test('what cannot be divided is refused', async (t) => {
