@@ -32,4 +32,10 @@ rounding = AutoRound(
     enable_torch_compile=False,
 )
 rounding.quantize_and_save(out, format="auto_round")
-print(json.dumps({"seconds": time.perf_counter() - started}))
+seconds = time.perf_counter() - started
+# It writes a folder of its own below, named after the model.
+for made in [entry.path for entry in os.scandir(out) if entry.is_dir()]:
+    for name in os.listdir(made):
+        os.replace(os.path.join(made, name), os.path.join(out, name))
+    os.rmdir(made)
+print(json.dumps({"seconds": seconds}))
