@@ -1,7 +1,7 @@
 // Fills the tables of docs/comparison.md that were measured, from bench/results: node scripts/comparison.mjs.
 import { fileURLToPath } from 'node:url';
 import { fill, fillFile } from './figures.mjs';
-import { memoryOf, peers, perplexityOf, secondsOf } from './peer-cells.mjs';
+import { memoryOf, peers, perplexityOf, secondsOf, sizeOf } from './peer-cells.mjs';
 
 const MODELS = [
   ['smollm2', 'SmolLM2-135M'],
@@ -15,15 +15,14 @@ function quality(found, model, title) {
     const cells = WIDTHS.map((bits) => found.cell(model, bits, tool));
     if (cells.every((cell) => cell === undefined)) return [];
     const parts = cells.flatMap((cell) => [
-      secondsOf(cell),
-      memoryOf(cell),
+      ...[secondsOf(cell), memoryOf(cell), sizeOf(cell)],
       cell?.failed ? 'fails' : perplexityOf(cell),
     ]);
     return [`| ${[label, ...parts].join(' | ')} |`];
   });
   if (rows.length === 0) return [];
-  const heads = WIDTHS.flatMap((bits) => [`W${bits}: s`, 'GB', 'perplexity']);
-  return ['', `**${title}**`, '', `| ${['', ...heads].join(' | ')} |`, `|${'-|'.repeat(10)}`, ...rows];
+  const heads = WIDTHS.flatMap((bits) => [`W${bits}: s`, 'GB', 'MB', 'perplexity']);
+  return ['', `**${title}**`, '', `| ${['', ...heads].join(' | ')} |`, `|${'-|'.repeat(13)}`, ...rows];
 }
 
 /** Time and memory alone. */

@@ -53,4 +53,7 @@ export function secondsOf({ seconds, extrapolatedSeconds } = {}) {
   return seconds === undefined ? '' : seconds.toFixed(seconds < 10 ? 1 : 0);
 }
 
+/** MB of what was made. */
+export const sizeOf = ({ bytes } = {}) => (bytes === undefined ? '' : (bytes / 1e6).toFixed(bytes < 1e7 ? 2 : 1));
+
 export const memoryOf = ({ peakBytes } = {}) => (peakBytes === undefined ? '' : (peakBytes / 1e9).toFixed(2));
