@@ -1,6 +1,7 @@
 // Fills the table of figures in README.md from bench/results: node scripts/readme.mjs. A figure whose file is not there is left out.
 import { fileURLToPath } from 'node:url';
 import { fill, fillFile, result } from './figures.mjs';
+import { memoryOf, peers, perplexityOf, secondsOf } from './peer-cells.mjs';
 
 /** Rows of the table: what was measured, lpq's figure, the one beside it, the machine, the file. */
 const ROWS = [
@@ -25,7 +26,7 @@ const ROWS = [
         return [
           `perplexity of a small Llama, ${bits} bits, groups of ${group}`,
           ppl.toFixed(2),
-          `the reference GPTQ ${reference.toFixed(2)}, 16 bits ${sourcePpl.toFixed(2)}`,
+          `the original GPTQ code, run elsewhere, ${reference.toFixed(2)}; 16 bits ${sourcePpl.toFixed(2)}`,
         ];
       });
     },
@@ -64,6 +65,28 @@ const ROWS = [
   },
 ];
 
+/** Peers on SmolLM2, beside lpq as it is without options. */
+const PEERS = ['gptqmodel', 'llmcompressor', 'autoround-200', 'autoround-50'];
+
+function peerRows() {
+  const found = peers();
+  if (!found) return [];
+  const row = (what, bits, shown) => {
+    const own = found.cell('smollm2', bits, 'lpq');
+    const others = PEERS.flatMap((tool) => {
+      const cell = found.cell('smollm2', bits, tool);
+      return cell && shown(cell) ? [`${found.label(tool)} ${shown(cell)}`] : [];
+    });
+    const cells = [`${what} of SmolLM2-135M, ${bits} bits, groups of 64`, shown(own ?? {}), others.join('; ')];
+    const last = [`CPU, ${found.machine.threads} threads`, `[file](bench/results/${found.file})`];
+    return own && shown(own) ? [`| ${[...cells, ...last].join(' | ')} |`] : [];
+  };
+  return [
+    ...row('quantization', 4, (cell) => (cell.seconds ? `${secondsOf(cell)} s, ${memoryOf(cell)} GB` : '')),
+    ...[4, 3, 2].flatMap((bits) => row('perplexity', bits, perplexityOf)),
+  ];
+}
+
 /** The table, from the files that are there. */
 export function figures() {
   const lines = ROWS.flatMap(({ file, machine, rows }) => {
@@ -72,7 +95,9 @@ export function figures() {
       ? rows(data).map((cells) => `| ${[...cells, machine, `[file](bench/results/${file})`].join(' | ')} |`)
       : [];
   });
-  return ['| measured | lpq | compared with | machine | |', '|---|---|---|---|---|', ...lines].join('\n');
+  return ['| measured | lpq | compared with | machine | |', '|---|---|---|---|---|', ...lines, ...peerRows()].join(
+    '\n',
+  );
 }
 
 /** README.md with the table as it should be. */

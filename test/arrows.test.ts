@@ -105,7 +105,7 @@ function loaded(text: string): string[] {
 }
 
 /** Of bench, what `lpq bench` runs: the rest is programs of the repository's own. */
-const PROGRAMS = /^bench\/(generate|native|quality)\//;
+const PROGRAMS = /^bench\/(generate|native|peers|quality)\//;
 const sources = ['src', 'formats', 'native', 'bench']
   .flatMap((dir) => filesBelow(dir, /\.ts$/))
   .filter((file) => !PROGRAMS.test(file));

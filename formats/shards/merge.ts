@@ -1,4 +1,3 @@
-import { isDeepStrictEqual } from 'node:util';
 import type { Tensor } from '../../native/binding.js';
 import { LpqError } from '../../src/core/error.js';
 import { ArtifactWriter, type PackedDeclaration } from '../artifact/write.js';
@@ -7,13 +6,15 @@ import { type ModuleDeclaration, moduleTensors } from '../canonical/tensors.js';
 import { CanonicalWriter, type ModuleData } from '../canonical/write.js';
 import { OutputDirectory } from '../directory/output-directory.js';
 import { Checkpoint } from '../safetensors/checkpoint.js';
-import { findShards, type ShardManifest } from './schema.js';
+import { mergeStatistics } from './merge-statistics.js';
+import { requireOneRun } from './one-run.js';
+import { type FoundShard, findShards, type ShardManifest, type WeightsShard } from './schema.js';
 import { SHARD_FILE } from './shard.js';
 
 /** A shard's tensors, mapped. */
 interface Open {
   readonly dir: string;
-  readonly shard: ShardManifest;
+  readonly shard: WeightsShard;
   readonly weights: Checkpoint | undefined;
 }
 
@@ -26,6 +27,7 @@ export interface MergeEvents {
 export interface Merged {
   readonly of: ShardManifest['of'];
   readonly shards: number;
+  /** Of statistics: inputs of linears. */
   readonly modules: number;
   readonly carried: number;
 }
@@ -35,8 +37,10 @@ export interface Merged {
  * damaged or of another run; LPQ_OUTPUT_EXISTS, LPQ_OUTPUT_WRITE, LPQ_DISK_FULL. The shards stay.
  */
 export async function mergeShards(target: string, events: MergeEvents = {}): Promise<Merged> {
-  const found = findShards(target);
-  requireOneRun(found);
+  const shards = findShards(target);
+  requireOneRun(shards);
+  if (shards[0]?.shard.of === 'statistics') return mergeStatistics(target, shards, events);
+  const found = shards as FoundShard<WeightsShard>[];
   const output = await OutputDirectory.create(target);
   events.onOutput?.(output);
   const open: Open[] = [];
@@ -61,36 +65,6 @@ export async function mergeShards(target: string, events: MergeEvents = {}): Pro
   }
 }
 
-/** All of one kind, version, source and request; no module in two of them. */
-function requireOneRun(found: readonly { readonly dir: string; readonly shard: ShardManifest }[]): void {
-  const [first] = found as [{ dir: string; shard: ShardManifest }];
-  const facts = ({ of, config, manifest }: ShardManifest) => ({
-    kind: of,
-    config,
-    provenance: manifest.provenance,
-    ...('target' in manifest && { target: manifest.target }),
-    ...('kv' in manifest && { kv: manifest.kv }),
-  });
-  const owner = new Map<string, string>();
-  for (const { dir, shard } of found) {
-    const [was, now] = [facts(first.shard), facts(shard)] as Record<string, unknown>[];
-    const other = Object.keys({ ...was, ...now }).find((key) => !isDeepStrictEqual(was?.[key], now?.[key]));
-    if (other !== undefined)
-      throw new LpqError('LPQ_SHARDS', `${dir} belongs to another run than ${first.dir}: its ${other} differs`, {
-        got: JSON.stringify(now?.[other])?.slice(0, 200) ?? 'nothing',
-        expected: JSON.stringify(was?.[other])?.slice(0, 200) ?? 'nothing',
-        hint: 'Make all shards with the same command, except --shard.',
-      });
-    for (const name of [...Object.keys(shard.manifest.modules), ...Object.keys(shard.manifest.carried)]) {
-      if (owner.has(name))
-        throw new LpqError('LPQ_SHARDS', `'${name}' is in ${owner.get(name)} and in ${dir}`, {
-          hint: 'Make the shards again.',
-        });
-      owner.set(name, dir);
-    }
-  }
-}
-
 async function mergeCanonical(output: OutputDirectory, open: readonly Open[], events: MergeEvents): Promise<Merged> {
   const modules = new Map<string, { declaration: ModuleDeclaration; entry: CanonicalModule; from: Open }>();
   for (const from of open)
@@ -99,7 +73,7 @@ async function mergeCanonical(output: OutputDirectory, open: readonly Open[], ev
       modules.set(name, { declaration, entry, from });
     }
   const carried = carriedOf(open);
-  const { config, manifest } = (open[0] as Open).shard as Extract<ShardManifest, { of: 'canonical' }>;
+  const { config, manifest } = (open[0] as Open).shard as Extract<WeightsShard, { of: 'canonical' }>;
   const writer = await CanonicalWriter.create(output, {
     modules: new Map([...modules].map(([name, { declaration }]) => [name, declaration])),
     carried: carried.map(({ spec }) => spec),
@@ -141,7 +115,7 @@ async function mergeArtifact(output: OutputDirectory, open: readonly Open[], eve
       owner.set(name, from);
     }
   const carried = carriedOf(open);
-  const { config, card, manifest } = (open[0] as Open).shard as Extract<ShardManifest, { of: 'artifact' }>;
+  const { config, card, manifest } = (open[0] as Open).shard as Extract<WeightsShard, { of: 'artifact' }>;
   const plan = {
     target: manifest.target,
     ...(manifest.kv && { kv: manifest.kv }),

@@ -6,6 +6,7 @@ import { artifactSchema, packedModuleSchema } from '../artifact/schema.js';
 import { canonicalSchema } from '../canonical/schema.js';
 import { cardFactsSchema } from '../card/card.js';
 import { readRegularText } from '../directory/read-file.js';
+import { statisticsSchema } from '../statistics/schema.js';
 import { SHARD_FILE, shardPath } from './shard.js';
 
 const part = {
@@ -16,8 +17,8 @@ const part = {
 };
 
 /**
- * `shard.json` of OUT.shard-I-of-N: a part of a checkpoint or an artifact that several processes make. `manifest` is that of
- * its own tensors; `config` is the text of config.json as the whole shall have it (of a checkpoint: as its source has it).
+ * `shard.json` of OUT.shard-I-of-N: a part of a checkpoint, an artifact or statistics that several processes make. `manifest` is that of
+ * its own tensors (of statistics: of all, summed over its share of the sequences); `config` is the text of config.json as the whole shall have it (of a checkpoint: as its source has it).
  */
 export const shardSchema = z.discriminatedUnion('of', [
   z.strictObject({
@@ -35,11 +36,21 @@ export const shardSchema = z.discriminatedUnion('of', [
       modules: z.record(z.string(), packedModuleSchema),
     }),
   }),
+  z.strictObject({ ...part, of: z.literal('statistics'), manifest: statisticsSchema }),
 ]);
 export type ShardManifest = z.infer<typeof shardSchema>;
+/** One of those that divide modules. */
+export type WeightsShard = Exclude<ShardManifest, { of: 'statistics' }>;
+export type StatisticsShard = Extract<ShardManifest, { of: 'statistics' }>;
+
+/** A shard and where it lies. */
+export interface FoundShard<S extends ShardManifest = ShardManifest> {
+  readonly dir: string;
+  readonly shard: S;
+}
 
 /** The shards of an output, in order, as directories with their manifests. Throws LPQ_FILE, LPQ_SHARDS. */
-export function findShards(output: string): { readonly dir: string; readonly shard: ShardManifest }[] {
+export function findShards(output: string): FoundShard[] {
   const target = path.resolve(output);
   const parent = path.dirname(target);
   const name = path.basename(target);
@@ -49,7 +60,7 @@ export function findShards(output: string): { readonly dir: string; readonly sha
   if (dirs.length === 0)
     throw new LpqError('LPQ_SHARDS', `there are no shards of ${output}`, {
       expected: `${name}.shard-0-of-N and so on, in ${parent}`,
-      hint: 'Make them with lpq quantize or lpq pack, -o OUT --shard I/N.',
+      hint: 'Make them with lpq quantize or lpq pack, -o OUT --shard I/N, or with --save-stats OUT --shard I/N.',
     });
   const counts = [...new Set(dirs.map((each) => Number(pattern.exec(each.slice(name.length))?.[2])))];
   if (counts.length > 1)
@@ -75,7 +86,8 @@ export function findShards(output: string): { readonly dir: string; readonly sha
   });
 }
 
-function readShard(dir: string): ShardManifest {
+/** Throws LPQ_FILE, LPQ_SHARDS. */
+export function readShard(dir: string): ShardManifest {
   const file = path.join(dir, SHARD_FILE);
   try {
     return shardSchema.parse(JSON.parse(readRegularText(file)));

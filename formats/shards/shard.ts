@@ -13,6 +13,11 @@ export function shardPath(output: string, { index, count }: Shard): string {
   return `${output.replace(/\/+$/, '')}.shard-${index}-of-${count}`;
 }
 
+/** A shard's run of a list; all of them together are the list, in order. */
+export function partOf<T>(list: readonly T[], { index, count }: Shard): T[] {
+  return list.slice(Math.floor((index * list.length) / count), Math.floor(((index + 1) * list.length) / count));
+}
+
 /** '0/4'. Throws LPQ_USAGE. */
 export function parseShard(given: string): Shard {
   const found = /^(\d+)\/(\d+)$/.exec(given.trim());

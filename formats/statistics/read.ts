@@ -39,7 +39,11 @@ export class SavedStatistics {
         hint: 'Save some with lpq quantize MODEL --save-stats DIR.',
       });
     const bytes = readRegular(place);
-    const manifest = parseManifest(place, bytes);
+    return SavedStatistics.over(dir, parseManifest(place, bytes), bytes);
+  }
+
+  /** Those of a manifest that was read elsewhere: of a part (formats/shards). Throws LPQ_STATISTICS, LPQ_SAFETENSORS. */
+  static over(dir: string, manifest: StatisticsManifest, bytes: Uint8Array): SavedStatistics {
     const files: SafetensorsFile[] = [];
     try {
       const owner = new Map<string, SafetensorsFile>();
@@ -100,6 +104,12 @@ export class SavedStatistics {
       packed.dispose();
       file.advise(name, 'dontneed');
     }
+  }
+
+  /** The lower triangle as it is stored, F32 [K(K+1)/2], mapped; the caller disposes of it. Throws the same errors as moments(). */
+  async packed(name: string): Promise<Tensor> {
+    await this.intact(name);
+    return (this.owner.get(name) as SafetensorsFile).tensor(name);
   }
 
   /** The diagonal of H, F32 [K]: sums of squares. Throws the same errors as moments(). */

@@ -18,6 +18,10 @@ export const statisticsSchema = z.strictObject({
   }),
   /** cpu, cuda, or cuda xN: sums are added in another order on each. */
   backend: z.string(),
+  /** Number format of the products that the model was run with, where it is not f32 (--products). */
+  products: z.literal('bf16').optional(),
+  /** Of how many parts of the calibration text, each summed by itself (--shard), the sums were added; absent: of one. */
+  parts: z.int().min(2).optional(),
   /** Tensor files, beside this one. */
   files: z.array(z.string().regex(/^[\w.-]+\.safetensors$/)).min(1),
   /** By the name of their tensor: what linears read. */

@@ -62,6 +62,28 @@ export async function unpackTriangle(
   return matrix;
 }
 
+/**
+ * The sum of packed triangles of one size (f32), element by element in fp64 in the order given, rounded once to f32. The caller disposes
+ * of the result.
+ */
+export async function addTriangles(parts: readonly Tensor[], windowBytes = WINDOW_BYTES): Promise<Tensor> {
+  const [first] = parts as [Tensor];
+  const [count] = first.shape as [number];
+  const total = allocate('f32', [count]);
+  const most = Math.max(1, Math.floor(windowBytes / 8));
+  for (let at = 0; at < count; at += most) {
+    const length = Math.min(most, count - at);
+    const sums = new Float64Array(length);
+    for (const part of parts) {
+      const values = elements(part, at, length);
+      for (let i = 0; i < length; i++) sums[i] = (sums[i] as number) + (values[i] as number);
+      await setImmediate();
+    }
+    elements(total, at, length).set(sums);
+  }
+  return total;
+}
+
 type Values = Float64Array<ArrayBuffer> | Float32Array<ArrayBuffer>;
 
 /** Elements [first, first + count) over the tensor's own memory, or of a copy where a mapped file puts them oddly. */

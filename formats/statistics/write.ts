@@ -3,13 +3,17 @@ import type { Tensor } from '../../native/binding.js';
 import { LpqError } from '../../src/core/error.js';
 import { OutputDirectory } from '../directory/output-directory.js';
 import { SafetensorsWriter } from '../safetensors/write.js';
+import { SHARD_FILE, type Shard } from '../shards/shard.js';
 import { type SavedFeed, type StatisticsManifest, triangle } from './schema.js';
 import { packTriangle } from './triangle.js';
 
 /** What is to come of one activation; rows are known at the end. */
 export type DeclaredFeed = Pick<SavedFeed, 'linears' | 'k'>;
 /** What the manifest says beside what the writer knows itself. */
-export type StatisticsFacts = Pick<StatisticsManifest, 'lpq' | 'model' | 'calibration' | 'backend'>;
+export type StatisticsFacts = Pick<
+  StatisticsManifest,
+  'lpq' | 'model' | 'calibration' | 'backend' | 'products' | 'parts'
+>;
 
 /** Bytes that the moments of these feeds take on disk. */
 export function statisticsBytes(feeds: Iterable<DeclaredFeed>): number {
@@ -57,14 +61,20 @@ export class StatisticsWriter {
   async write(name: string, h: Tensor, rows: number): Promise<void> {
     const packed = await packTriangle(h);
     try {
-      await this.writer.write(name, packed);
+      await this.writePacked(name, packed, rows);
     } finally {
       packed.dispose();
     }
+  }
+
+  /** Writes the packed triangle (f32) of one feed. */
+  async writePacked(name: string, packed: Tensor, rows: number): Promise<void> {
+    await this.writer.write(name, packed);
     this.rows.set(name, rows);
   }
 
-  async finish(facts: StatisticsFacts): Promise<StatisticsManifest> {
+  /** Completes the directory; with `shard` as a part of one, which only lpq merge takes. */
+  async finish(facts: StatisticsFacts, shard?: Shard): Promise<StatisticsManifest> {
     const { files, sha256 } = await this.writer.finish();
     const manifest: StatisticsManifest = {
       format: 'lpq-statistics',
@@ -78,7 +88,15 @@ export class StatisticsWriter {
         ]),
       ),
     };
-    await this.output.writeJson('lpq.json', manifest);
+    if (shard)
+      await this.output.writeJson(SHARD_FILE, {
+        format: 'lpq-shard',
+        version: 1,
+        ...shard,
+        of: 'statistics',
+        manifest,
+      });
+    else await this.output.writeJson('lpq.json', manifest);
     await this.output.commit();
     return manifest;
   }

@@ -1,5 +1,6 @@
 import { SourceCheckpoint } from '../../formats/canonical/source.js';
 import type { OutputDirectory } from '../../formats/directory/output-directory.js';
+import { partOf, type Shard } from '../../formats/shards/shard.js';
 import type { StatisticsManifest } from '../../formats/statistics/schema.js';
 import {
   type DeclaredFeed,
@@ -28,6 +29,8 @@ export interface CollectRequest {
   readonly version: string;
   /** Of layers of multi-token prediction, too. */
   readonly mtp?: boolean;
+  /** Sums over this part of the sequences only, for lpq merge. */
+  readonly shard?: Shard;
 }
 
 export interface CollectEvents {
@@ -50,11 +53,11 @@ export function walkOf(graph: ModelGraph): Block[] {
 
 /** What the statistics of a run are told from others by. */
 export function statisticsFacts(
-  request: Pick<CollectRequest, 'calibration' | 'version'>,
+  request: Pick<CollectRequest, 'calibration' | 'version' | 'shard'>,
   source: SourceCheckpoint,
   rts: readonly NativeRuntime[],
 ): StatisticsFacts {
-  const { calibration, version } = request;
+  const { calibration, version, shard } = request;
   return {
     lpq: version,
     model: { name: source.dir.split('/').filter(Boolean).at(-1) ?? '', fingerprint: source.weights.fingerprint() },
@@ -64,6 +67,8 @@ export function statisticsFacts(
       tokensSha256: tokensHash(calibration),
     },
     backend: backendOf(rts),
+    ...(rts[0]?.device === 'cpu' && rts[0].products === 'bf16' && { products: 'bf16' as const }),
+    ...(shard && shard.count > 1 && { parts: shard.count }),
   };
 }
 
@@ -94,7 +99,9 @@ export async function collectStatistics(
     const writer = await StatisticsWriter.create(request.output, feeds);
     register(writer.output);
     try {
-      await sweepModel(rts, request.calibration, source, graph, walk, events, async (feed, found) => {
+      const { sequences } = request.calibration;
+      const read = { sequences: request.shard ? partOf(sequences, request.shard) : sequences };
+      await sweepModel(rts, read, source, graph, walk, events, async (feed, found) => {
         const rt = rts[0] as NativeRuntime;
         const host = await rt.download(found.h);
         try {
@@ -104,7 +111,7 @@ export async function collectStatistics(
         }
         events.onFeed?.(tensorOf(feed), found.tokens);
       });
-      return await writer.finish(facts);
+      return await writer.finish(facts, request.shard);
     } catch (error) {
       await writer.abort();
       throw error;

@@ -11,11 +11,12 @@ import { openBlocks } from '../model/graph.js';
 import type { Feed, ModelGraph } from '../model/program.js';
 import { bitsPerWeight } from './grid.js';
 import { blockMemory, DEVICE_BATCH_TOKENS } from './memory-plan.js';
+import { modelPart } from './model-part.js';
 import { plannedModules, planQuantization } from './plan.js';
 import type { QuantizeRequest } from './run.js';
 import { SourceView } from './source-view.js';
 
-type Request = Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead' | 'mtp'>;
+type Request = Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead' | 'mtp' | 'shard'>;
 
 /** What a run will take, in bytes. */
 export interface Estimate {
@@ -35,13 +36,16 @@ export interface CalibrationSize {
   readonly kind: 'activations' | 'statistics';
 }
 
-/** Size of a quantized directory before it is made. Throws what planning throws. */
+/** Size of a quantized directory, or of a shard of it, before it is made. Throws what planning throws. */
 export async function outputBytes(checkpoint: SourceCheckpoint, request: Request): Promise<number> {
   const source = new SourceView(checkpoint);
-  const modules = plannedModules(checkpoint, request);
-  const plan = planQuantization(openBlocks(source, request.mtp), request);
-  const weights = new Set([...modules.keys()].map((name) => `${name}.weight`));
-  const carried = [...source.names()].filter((name) => !weights.has(name));
+  const all = plannedModules(checkpoint, request);
+  const graph = openBlocks(source, request.mtp);
+  const plan = planQuantization(graph, request);
+  const mine = modelPart(graph, request.shard);
+  const modules = new Map([...all].filter(([name]) => mine.module(name)));
+  const weights = new Set([...all.keys()].map((name) => `${name}.weight`));
+  const carried = [...source.names()].filter((name) => !weights.has(name)).filter(mine.carried);
   const tensors = plannedBytes({ modules, carried: carried.map((name) => source.spec(name)) });
   const config = Buffer.byteLength(readConfigText(source.dir, source.config));
   const hash = '0'.repeat(64);

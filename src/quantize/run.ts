@@ -24,8 +24,8 @@ import { carryThrough } from './carry.js';
 import { type ModuleLine, type QuantizeEvents, timed } from './events.js';
 import { recordOf, requireStatistics } from './from-statistics.js';
 import { runIdentity } from './identity.js';
-import { linearsOf } from './linears.js';
 import { quantizeModel } from './model.js';
+import { type ModelPart, modelPart } from './model-part.js';
 import type { ScaleTraining } from './model-task.js';
 import { declareModule, planQuantization } from './plan.js';
 import { Progress } from './progress.js';
@@ -117,7 +117,7 @@ export async function quantizeCheckpoint(
     const keptNames = [...(kept?.schemes.keys() ?? [])];
     const all = planQuantization(graph, request);
     if (request.statistics) requireStatistics(request.statistics, checkpoint, graph, new Set(all.keys()));
-    const mine = shardOf(graph, request);
+    const mine = partOfRun(graph, request);
     const plan = new Map([...all].filter(([name]) => mine.module(name)));
     const schemes = new Map([...plan].map(([name, { scheme }]) => [name, scheme]));
     const weightNames = new Set([...all.keys(), ...keptNames].map((name) => `${name}.weight`));
@@ -205,13 +205,9 @@ export async function quantizeCheckpoint(
   }
 }
 
-/** Which modules and carried tensors are this process's: whole blocks, for siblings may share a second level of scales. */
-function shardOf(
-  graph: ModelGraph,
-  { shard, quantizer, statistics }: QuantizeRequest,
-): { module(name: string): boolean; carried(name: string, index: number): boolean } {
-  if (!shard) return { module: () => true, carried: () => true };
-  if (quantizer.statistics && !statistics)
+/** What of the model this process makes. Throws LPQ_USAGE for methods whose blocks depend on each other. */
+function partOfRun(graph: ModelGraph, { shard, quantizer, statistics }: QuantizeRequest): ModelPart {
+  if (shard && quantizer.statistics && !statistics)
     throw new LpqError(
       'LPQ_USAGE',
       `--shard does not go with --method ${quantizer.method}, whose blocks depend on each other`,
@@ -219,18 +215,7 @@ function shardOf(
         hint: 'Use --method rtn, or saved statistics (--stats).',
       },
     );
-  const { index, count } = shard;
-  const blockOf = new Map(
-    graph.blocks.flatMap((block) => linearsOf(block).map(({ name }) => [name, block.index] as const)),
-  );
-  const tensors = new Map(
-    graph.blocks.flatMap((block) => [...block.tensors.keys()].map((name) => [name, block.index] as const)),
-  );
-  return {
-    module: (name) => (blockOf.get(name) ?? graph.blocks.length) % count === index,
-    // Beside the modules of its block: one part then reads few shards.
-    carried: (name, at) => (tensors.get(name) ?? at) % count === index,
-  };
+  return modelPart(graph, shard);
 }
 
 /** Makes a finished checkpoint a shard: nothing takes it for a whole one. */

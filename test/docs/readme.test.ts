@@ -13,6 +13,7 @@ const page = readFileSync(path.join(root, 'README.md'), 'utf8');
 const FILLED = [
   ['README.md', 'readme'],
   ['docs/choose-bits.md', 'choose-bits'],
+  ['docs/comparison.md', 'comparison'],
 ] as const;
 
 for (const [file, script] of FILLED)

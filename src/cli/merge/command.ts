@@ -10,7 +10,7 @@ export function mergeCommand(program: Command, run: Run): Command {
   return program
     .command('merge')
     .description('join the shards that several processes made with --shard')
-    .argument('<out>', 'the output (-o) of quantize or pack; its shards lie beside it')
+    .argument('<out>', 'the output (-o, --save-stats) of quantize or pack; its shards lie beside it')
     .action((output: string) => merge(output, run));
 }
 
@@ -27,8 +27,12 @@ async function merge(output: string, run: Run): Promise<void> {
   });
   end();
   const seconds = (performance.now() - started) / 1000;
+  const what =
+    merged.of === 'statistics'
+      ? `the statistics of ${counted(merged.modules, 'input')}`
+      : counted(merged.modules, 'module');
   run.report.result(
     { command: 'merge', output, ...merged, seconds },
-    line`merged ${counted(merged.modules, 'module')} of ${counted(merged.shards, 'shard')} into ${output}, ${duration(seconds)}; you can remove the shards\n`,
+    line`merged ${what} of ${counted(merged.shards, 'shard')} into ${output}, ${duration(seconds)}; you can remove the shards\n`,
   );
 }

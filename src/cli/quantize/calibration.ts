@@ -1,4 +1,5 @@
 import { isDeepStrictEqual } from 'node:util';
+import type { Shard } from '../../../formats/shards/shard.js';
 import type { SavedStatistics } from '../../../formats/statistics/read.js';
 import type { StatisticsManifest } from '../../../formats/statistics/schema.js';
 import type { NativeRuntime } from '../../../native/binding.js';
@@ -98,9 +99,11 @@ export async function saveStatistics(
   const { existsSync } = await import('node:fs');
   const { collectStatistics } = await import('../../quantize/collect.js');
   const { statisticsBytes } = await import('../../../formats/statistics/write.js');
-  const { source, saveStats: output = '', partial, settings } = options;
+  const { source, saveStats: output = '', partial, settings, shard } = options;
   const { further, ...read } = calibration;
-  const request = { source, output, calibration: read, version: version(), ...(settings.mtp && { mtp: true }) };
+  requireSequences(read, shard);
+  const more = { ...(settings.mtp && { mtp: true }), ...(shard && { shard }) };
+  const request = { source, output, calibration: read, version: version(), ...more };
   const sizeOf = (manifest: StatisticsManifest) => statisticsBytes(Object.values(manifest.feeds));
   if (partial === 'resume' && existsSync(output)) {
     const manifest = await sameStatistics(request, rts);
@@ -138,6 +141,20 @@ export async function saveStatistics(
   return { manifest, bytes: sizeOf(manifest) };
 }
 
+/** Throws LPQ_CALIBRATION_TEXT for parts without a sequence. */
+function requireSequences({ sequences }: Calibration, shard: Shard | undefined): void {
+  if (!shard || sequences.length >= shard.count) return;
+  throw new LpqError(
+    'LPQ_CALIBRATION_TEXT',
+    `--shard ${shard.index}/${shard.count} divides the calibration sequences`,
+    {
+      got: `${sequences.length} sequences`,
+      expected: `at least ${shard.count}`,
+      hint: 'Use more --samples, or fewer parts.',
+    },
+  );
+}
+
 async function saveImportance(statistics: string, file: string, run: Run): Promise<void> {
   const { readImportance } = await import('../../../formats/imatrix/read.js');
   const { writeImportance } = await import('../../../formats/imatrix/write.js');
@@ -148,13 +165,15 @@ async function saveImportance(statistics: string, file: string, run: Run): Promi
 }
 
 async function sameStatistics(
-  request: { source: string; output: string; calibration: Calibration; version: string },
+  request: { source: string; output: string; calibration: Calibration; version: string; shard?: Shard },
   rts: readonly NativeRuntime[],
 ): Promise<StatisticsManifest> {
   const { SourceCheckpoint } = await import('../../../formats/canonical/source.js');
   const { SavedStatistics } = await import('../../../formats/statistics/read.js');
   const { statisticsFacts } = await import('../../quantize/collect.js');
-  const saved = SavedStatistics.open(request.output);
+  const { readStatisticsShard } = await import('../../../formats/shards/read-statistics.js');
+  const { output } = request;
+  const saved = request.shard ? readStatisticsShard(output, request.shard) : SavedStatistics.open(output);
   const source = SourceCheckpoint.open(request.source);
   try {
     const { format, version, files, feeds, ...facts } = saved.manifest;

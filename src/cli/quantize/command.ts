@@ -71,7 +71,7 @@ export function quantizeCommand(program: Command, run: Run): Command {
       .option('--requantize', 'accept a model that GPTQ, AWQ or another tool quantized, if its wider weights are lost')
       .option(
         '--shard <i/n>',
-        'make only part i (from 0) of n, for lpq merge; with --method rtn or --stats',
+        'make only part i (from 0) of n, for lpq merge; with --method rtn or --stats, or with --save-stats alone',
         parseShard,
       )
       .option('--redo <regex>', 'quantize only the modules whose path matches, and copy the rest from --from')
@@ -110,7 +110,9 @@ async function quantize(given: string, flags: QuantizeFlags, run: Run): Promise<
   const { saveStats, partial } = checked;
   if (saveStats !== undefined && partial !== 'resume') refuseExisting(saveStats);
   if (checked.output === undefined) {
-    const { source } = await (await import('./source.js')).openedSource(given, flags, partial, [saveStats], run);
+    // A part of statistics passes every block.
+    const { shard, ...whole } = flags;
+    const { source } = await (await import('./source.js')).openedSource(given, whole, partial, [saveStats], run);
     return saveStatisticsOnly({ ...checked, source }, flags, run);
   }
   const { packTarget, output } = checked;

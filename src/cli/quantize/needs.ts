@@ -22,12 +22,13 @@ const WORTH_TIMING = 1e13;
 
 /** What a run will take, by formulas. */
 export async function needsOf(
-  { source: dir, settings, rules, stats }: QuantizeOptions,
+  { source: dir, settings, rules, stats, shard }: QuantizeOptions,
   onDevice: boolean,
 ): Promise<Needs> {
   const source = openOrPlan(dir);
   try {
-    const output = await outputBytes(source, { ...schemesFrom(settings, rules), lmHead: settings.lmHead });
+    const request = { ...schemesFrom(settings, rules), lmHead: settings.lmHead, ...(shard && { shard }) };
+    const output = await outputBytes(source, request);
     const calibration = await calibrationOf({ settings, stats });
     const view = new SourceView(source);
     const graph = openBlocks(view, settings.mtp);

@@ -53,7 +53,6 @@ export interface QuantizeOptions extends CalibrationOptions {
   readonly reportAs?: string;
   /** The text that quality is measured on; false: on none; without it on the bundled one. */
   readonly evalText?: string | false;
-  readonly shard?: Shard;
   readonly redo?: Redo;
 }
 
@@ -71,6 +70,8 @@ export interface CalibrationOptions {
   readonly stats: string | undefined;
   /** What to do about what a stopped run left. */
   readonly partial: PartialMode;
+  /** The part of the model, or of the text whose statistics are saved, that this process takes. */
+  readonly shard?: Shard;
 }
 
 /** Checks flags and recipe together. Without an output it is statistics alone. Throws LPQ_USAGE, LPQ_RECIPE, LPQ_FILE. */
@@ -128,7 +129,9 @@ export async function quantizeOptions(
     stats,
     partial: resume ? 'resume' : restart ? 'restart' : 'new',
   };
-  if (output === undefined) return calibration;
+  checkStatisticsShard(flags);
+  if (output === undefined)
+    return flags.shard && saveStats ? partOfStatistics(calibration, saveStats, flags.shard) : calibration;
   if (flags.shard && (pack !== undefined || flags.targetSize !== undefined || flags.targetBpw !== undefined))
     throw new LpqError(
       'LPQ_USAGE',
@@ -159,6 +162,25 @@ export async function quantizeOptions(
     ...(typeof flags.eval !== 'boolean' || !flags.eval ? { evalText: flags.eval } : {}),
   };
 }
+
+/** Throws LPQ_USAGE where statistics are not the only thing that a part is made of. */
+function checkStatisticsShard({ shard, saveStats, saveImatrix, output }: QuantizeFlags): void {
+  if (!shard || saveStats === undefined) return;
+  if (output !== undefined)
+    throw new LpqError('LPQ_USAGE', '--shard does not go with -o and --save-stats together', {
+      hint: 'Save the parts of the statistics without -o, join them with lpq merge, and give every shard --stats.',
+    });
+  if (saveImatrix !== undefined)
+    throw new LpqError('LPQ_USAGE', '--save-imatrix does not go with --shard', {
+      hint: 'Leave it out: lpq pack --imatrix takes the merged statistics.',
+    });
+}
+
+const partOfStatistics = (options: CalibrationOptions, saveStats: string, shard: Shard): CalibrationOptions => ({
+  ...options,
+  saveStats: shardPath(saveStats, shard),
+  shard,
+});
 
 /** Throws LPQ_USAGE for a part of a model where an option needs all of it. */
 function requireWhole(flags: QuantizeFlags, needs: string | undefined, redo: Redo | undefined): void {

@@ -1,9 +1,19 @@
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
-import { cpSync, existsSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import {
+  cpSync,
+  existsSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
-import { CALIB, lpq, model, scratch } from './lpq.js';
+import { CALIB, events, lpq, model, scratch } from './lpq.js';
 
 /** sha256 of every file of a directory. */
 function hashes(dir: string): Record<string, string> {
@@ -117,6 +127,72 @@ test('shards that are missing, damaged, of another run or of different --shard c
   await refused(/shard\.json is malformed: /);
   assert.equal((await make(0, 5)).code, 0);
   await refused(/different --shard counts/);
+});
+
+test('a part that is there twice, cut short, of another model, of other options or of another version is refused by name', async (t) => {
+  const dir = scratch(t);
+  const [out, other] = [path.join(dir, 'out'), path.join(dir, 'other')];
+  const [first, second] = [`${out}.shard-0-of-2`, `${out}.shard-1-of-2`];
+  const make = async (source: string, i: number, ...more: string[]) => {
+    const args = ['quantize', source, '-o', out, '--bits', '4', '--method', 'rtn', '--shard', `${i}/2`, '--quiet'];
+    // Hosts may have other instructions: the bytes are the same.
+    const ran = await lpq([...args, ...more], i === 0 && more.length === 0 ? { LPQ_ISA: 'generic' } : undefined);
+    assert.equal(ran.code, 0, ran.stderr);
+  };
+  const refused = async (says: RegExp, code = 'LPQ_SHARDS') => {
+    const ran = await lpq(['merge', out]);
+    assert.equal(ran.code, 4, ran.stderr);
+    assert.match(ran.stderr, new RegExp(`^${code}`));
+    assert.match(ran.stderr, says);
+    assert.ok(!existsSync(out));
+    rmSync(second, { recursive: true });
+  };
+  await make(model, 0);
+  await make(model, 1);
+  const good = path.join(dir, 'good');
+  renameSync(second, good);
+  const told = readFileSync(path.join(good, 'shard.json'), 'utf8');
+  const damaged = async (from: string, damage: () => void, says: RegExp, code?: string) => {
+    cpSync(from, second, { recursive: true });
+    damage();
+    await refused(says, code);
+  };
+  const tell = (text: string) => () => writeFileSync(path.join(second, 'shard.json'), text);
+  await damaged(first, () => {}, /does not hold the shard that its name says/);
+  const twice = readFileSync(path.join(first, 'shard.json'), 'utf8').replace('"index": 0', '"index": 1');
+  await damaged(first, tell(twice), /' is in .*shard-0-of-2 and in .*shard-1-of-2/);
+  await damaged(good, tell(told.replace(/"lpq": "[^"]*"/, '"lpq": "0.0.9"')), /another run .* provenance differs/);
+  const data = path.join(second, 'model.safetensors');
+  await damaged(good, () => truncateSync(data, 50_000), /model\.safetensors/, 'LPQ_SAFETENSORS');
+  await damaged(good, () => rmSync(data), /shard-1-of-2/, 'LPQ_[A-Z]+');
+  cpSync(model, other, { recursive: true });
+  const weights = path.join(other, 'model.safetensors');
+  const bytes = readFileSync(weights);
+  bytes[bytes.length - 1] = (bytes[bytes.length - 1] as number) ^ 1;
+  writeFileSync(weights, bytes);
+  await make(other, 1);
+  await refused(/another run .* provenance differs/);
+  await make(model, 1, '--asym');
+  await refused(/another run .* provenance differs/);
+  renameSync(good, second);
+  const [one, merged] = [path.join(dir, 'one'), await lpq(['merge', out])];
+  assert.equal(merged.code, 0, merged.stderr);
+  assert.equal(
+    (await lpq(['quantize', model, '-o', one, '--bits', '4', '--method', 'rtn', '--quiet', '--no-report'])).code,
+    0,
+  );
+  assert.deepEqual(hashes(out), hashes(one));
+});
+
+test('the disk that a part needs is that of its own tensors', async (t) => {
+  const out = path.join(scratch(t), 'out');
+  const args = ['quantize', model, '-o', out, '--bits', '4', '--method', 'rtn', '--shard', '1/4'];
+  const planned = events(await lpq([...args, '--dry-run', '--json'])).at(-1) as { estimate: { output: number } };
+  assert.equal((await lpq([...args, '--quiet'])).code, 0);
+  const part = `${out}.shard-1-of-4`;
+  const made = readdirSync(part).reduce((sum, name) => sum + statSync(path.join(part, name)).size, 0);
+  // Names of its tensors lie in shard.json, with the text of config.json as a string.
+  assert.ok(Math.abs(planned.estimate.output - made) < 0.01 * made, `${planned.estimate.output} ${made}`);
 });
 
 test('what cannot be divided is refused', async (t) => {

@@ -136,3 +136,44 @@ test('parts of a streamed model fetch the shards of their own blocks, and merge 
   assert.equal(merged.code, 0, merged.stderr);
   assert.deepEqual(differing(here, out), []);
 });
+
+test('a Hub that asks for an hour ends the run at once, silence is taken up again, and --resume goes on from both', async (t) => {
+  const it = await bench(t);
+  const { hub, home, dir, shards } = it;
+  const here = path.join(home, 'here');
+  assert.equal((await lpq(['quantize', dir, '-o', here, ...RTN])).code, 0);
+  const third = shards[3] as string;
+  hub.behave = (seen) =>
+    seen.host === 'hub' && seen.path.endsWith(third) && !/-\d+$/.test(seen.headers.range ?? '')
+      ? { status: 429, headers: { 'retry-after': '3600' } }
+      : undefined;
+  const { ran, out } = await streamed(it, 'out');
+  assert.deepEqual([ran.code, codeOf(ran)], [3, 'LPQ_HUB_RATE_LIMIT'], ran.stdout);
+  assert.ok(!existsSync(out) && existsSync(`${out}.partial`) && existsSync(`${out}.stream`));
+  // The server stops sending in the middle of a shard, once, and keeps the connection.
+  process.env.HF_HUB_DOWNLOAD_TIMEOUT = '0.3';
+  t.after(() => delete process.env.HF_HUB_DOWNLOAD_TIMEOUT);
+  let silent = 0;
+  hub.behave = (seen) => (isWhole(seen) && silent++ === 0 ? { stallAfter: 300_000 } : undefined);
+  hub.seen.length = 0;
+  const after = await streamed(it, 'out', '--resume');
+  assert.equal(after.ran.code, 0, after.ran.stdout);
+  assert.ok(
+    hub.seen.some(({ headers }) => /^bytes=300000-/.test(headers.range ?? '')),
+    'the rest alone',
+  );
+  assert.deepEqual(differing(here, out), []);
+  assert.ok(!existsSync(`${out}.stream`));
+});
+
+test('a part of statistics streams every block once, and gives the bytes of a downloaded model', async (t) => {
+  const { home, dir, fetched } = await bench(t);
+  const text = gptq(home).flatMap((word, i, all) => (all[i - 1] === '--calib' ? ['--calib', word] : []));
+  const args = ['--samples', '2', '--seq-len', '48', '--shard', '1/2', ...text];
+  const [here, there] = ['here', 'there'].map((name) => path.join(home, name)) as [string, string];
+  assert.equal((await lpq(['quantize', dir, '--save-stats', here, ...args])).code, 0);
+  const ran = await lpq(['quantize', ID, '--save-stats', there, '--stream', ...args]);
+  assert.equal(ran.code, 0, ran.stderr);
+  assert.ok(Object.values(fetched()).every((times) => times === 1));
+  assert.deepEqual(differing(`${here}.shard-1-of-2`, `${there}.shard-1-of-2`), []);
+});

@@ -1,0 +1,83 @@
+import path from 'node:path';
+
+/** Blocks of `llama-1b` that a trained method takes: the rest is extrapolated. */
+const FEW_BLOCKS = 2;
+
+/** A model to quantize, the text that all samples come from, and the text that perplexity is read on. */
+export interface Model {
+  readonly name: string;
+  /** Where it lies; undefined: made of random weights, of which nothing but time and memory is measured. */
+  readonly dir?: string;
+  readonly blocks: number;
+  /** Of how many blocks the whole has: seconds are extrapolated to them. */
+  readonly of?: number;
+  readonly calib: string;
+  readonly text?: { readonly file: string; readonly bytes: number };
+  readonly bits: readonly number[];
+}
+
+/** One run of one tool on one model. */
+export interface Cell {
+  readonly name: string;
+  readonly model: Model;
+  readonly tool: string;
+  readonly bits: number;
+  /** Of the tool: arguments of lpq, steps, a type of llama.cpp. */
+  readonly args: readonly string[];
+}
+
+/** In a group one scale; the same for all tools and widths. llama.cpp's types have their own. */
+export const GROUP = 64;
+export const SAMPLES = 64;
+export const LENGTH = 512;
+
+/** The checkpoints, from the folder of shared data and of SmolLM2. */
+export function models(root: string, shared: string, smollm2: string): Model[] {
+  const text = (name: string) => path.join(shared, 'text', name);
+  const books = { calib: text('books-calibration.txt'), text: { file: text('books-valid.txt'), bytes: 200_000 } };
+  const web = { calib: text('c4-sample.txt'), text: { file: text('wikitext2-test.txt'), bytes: 60_000 } };
+  const widths = [4, 3, 2];
+  return [
+    { name: 'tiny-llama', dir: path.join(root, 'share', 'tiny-llama'), blocks: 4, bits: widths, ...books },
+    { name: 'tiny-qwen3-moe', dir: path.join(shared, 'models', 'tiny-qwen3-moe'), blocks: 4, bits: widths, ...books },
+    { name: 'smollm2', dir: smollm2, blocks: 30, bits: widths, ...web },
+    { name: 'llama-1b', blocks: 16, bits: [4], calib: books.calib },
+    { name: 'llama-1b-two-blocks', blocks: FEW_BLOCKS, of: 16, bits: [4], calib: books.calib },
+  ];
+}
+
+/** Steps of a trained method: 200 for what is small and for SmolLM2 in 4 bits, else 50. */
+const stepsOf = ({ name }: Model, bits: number) =>
+  name.startsWith('tiny') || (name === 'smollm2' && bits === 4) ? 200 : 50;
+
+/** llama.cpp's types of about so many bits. */
+const TYPES: Readonly<Record<number, readonly string[]>> = { 4: ['Q4_0', 'Q4_K_S'], 3: ['Q3_K_S'], 2: ['Q2_K'] };
+
+/** Every cell, in the order of a round. */
+export function allCells(list: readonly Model[]): Cell[] {
+  return list.flatMap((model) => model.bits.flatMap((bits) => cellsOf(model, bits)));
+}
+
+function cellsOf(model: Model, bits: number): Cell[] {
+  const steps = String(stepsOf(model, bits));
+  const cell = (label: string, tool: string, args: readonly string[]): Cell => ({
+    name: `${model.name}-w${bits}-${label}`,
+    model,
+    tool,
+    bits,
+    args,
+  });
+  const trained = [
+    ...(steps === '200' ? ['50', '200'] : ['50']).map((n) => cell(`lpq-tune${n}`, 'lpq', ['--tune', n])),
+    cell(`autoround-${steps}`, 'autoround', [steps]),
+  ];
+  if (model.of !== undefined) return trained;
+  const direct = [
+    cell('lpq', 'lpq', []),
+    cell('lpq-plain', 'lpq', ['--order', 'none', '--gptaq', '0']),
+    cell('gptqmodel', 'gptqmodel', []),
+    cell('llmcompressor', 'llmcompressor', []),
+    ...(TYPES[bits] ?? []).map((type) => cell(`llama.cpp-${type.toLowerCase()}`, 'llama.cpp', [type])),
+  ];
+  return model.dir === undefined ? direct : [...direct, ...trained];
+}

@@ -1,0 +1,70 @@
+import { spawn } from 'node:child_process';
+import { closeSync, openSync, readdirSync, readFileSync } from 'node:fs';
+
+export interface Measured {
+  /** From the start of the process to its end: with imports, reading, writing. */
+  readonly seconds: number;
+  /** Most resident bytes of the process and all that it started, together; pages of mapped files count. */
+  readonly peakBytes: number;
+  readonly code: number | null;
+}
+
+/** Between looks at the memory: a tenth of the time so far, no more than this. */
+const LONGEST_MS = 100;
+
+/** Runs a command to its end, its output into `log`. */
+export async function measured(
+  command: readonly string[],
+  options: { readonly env: Readonly<Record<string, string>>; readonly log: string; readonly cwd: string },
+): Promise<Measured> {
+  const [file, ...args] = command as [string, ...string[]];
+  const log = openSync(options.log, 'w');
+  const started = performance.now();
+  const child = spawn(file, args, {
+    cwd: options.cwd,
+    env: { ...process.env, ...options.env },
+    stdio: ['ignore', log, log],
+  });
+  closeSync(log);
+  let peakBytes = 0;
+  let timer: NodeJS.Timeout | undefined;
+  const look = () => {
+    peakBytes = Math.max(peakBytes, residentBytes(child.pid as number));
+    timer = setTimeout(look, Math.min(LONGEST_MS, (performance.now() - started) / 10));
+  };
+  look();
+  try {
+    const code = await new Promise<number | null>((resolve, reject) => {
+      child.on('error', reject);
+      child.on('exit', resolve);
+    });
+    return { seconds: (performance.now() - started) / 1000, peakBytes, code };
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+/** Of a process and its descendants now; of the process alone no less than the most it ever had. */
+function residentBytes(root: number): number {
+  const parents = new Map<number, number>();
+  for (const name of readdirSync('/proc')) {
+    if (!/^\d+$/.test(name)) continue;
+    const parent = read(name, 'stat').split(') ').at(-1)?.split(' ')[1];
+    if (parent !== undefined) parents.set(Number(name), Number(parent));
+  }
+  const within = (pid: number | undefined): boolean => pid !== undefined && (pid === root || within(parents.get(pid)));
+  let now = 0;
+  for (const pid of parents.keys()) if (within(pid)) now += field(pid, 'VmRSS');
+  return Math.max(now, field(root, 'VmHWM'));
+}
+
+const field = (pid: number, name: string): number =>
+  1024 * Number(new RegExp(`^${name}:\\s+(\\d+) kB`, 'm').exec(read(String(pid), 'status'))?.[1] ?? 0);
+
+function read(pid: string, file: string): string {
+  try {
+    return readFileSync(`/proc/${pid}/${file}`, 'latin1');
+  } catch {
+    return ''; // ended meanwhile
+  }
+}

@@ -1,0 +1,56 @@
+import { addon } from '../../native/binding.js';
+import { processorName } from '../machine.js';
+import { GROUP, LENGTH, SAMPLES } from './cells.js';
+
+/** A run of a cell. */
+interface Row {
+  readonly seconds: number;
+  readonly peakBytes: number;
+  /** Of the tool without imports, where its driver says so. */
+  readonly ownSeconds?: number;
+}
+
+/** What the file of a cell holds. */
+export interface Kept {
+  readonly name: string;
+  readonly model: string;
+  readonly tool: string;
+  readonly bits: number;
+  readonly args: readonly string[];
+  /** Blocks of the checkpoint, and of what it stands for. */
+  readonly blocks?: number;
+  readonly of?: number;
+  readonly version?: string;
+  /** Of the directory or file that was made. */
+  readonly bytes?: number;
+  /** By round: even ones forwards, odd ones backwards. */
+  readonly runs: Readonly<Record<string, Row>>;
+  /** A sentence where it could not be read. */
+  readonly perplexity?: { readonly lpq: number | string; readonly transformers: number | string };
+  /** Why there is no result. */
+  readonly failed?: string;
+}
+
+/** One result of all cells that were run: the lesser time of the rounds, the greater memory. */
+export function merged(cells: readonly Kept[]) {
+  const ran = cells.filter(({ runs, failed }) => failed !== undefined || Object.keys(runs).length > 0);
+  return {
+    date: new Date().toISOString().slice(0, 10),
+    what: `Weights quantized by lpq and its peers on one machine: ${SAMPLES} samples of ${LENGTH} tokens, the same for all but llama.cpp's types, which take none; integers in symmetric groups of ${GROUP} but for llama.cpp's types; embeddings and heads as they were. Seconds are of whole processes, with imports, reading and writing: the lesser of the rounds; peak: resident bytes of the process and what it started, mapped files included. The first round is in the order of the cells, the second backwards. Where 'of' stands, 'blocks' blocks were quantized, and extrapolatedSeconds are their seconds without imports times of / blocks. Perplexity: windows of ${LENGTH} tokens, the first token of each not scored; tiny ones on the first 200,000 bytes of books-valid.txt, SmolLM2 on the first 60,000 of WikiText-2's test text.`,
+    command: 'node dist/bench/peers/run.js --work DIR --round 0; the same with --round 1, --evaluate, --json FILE',
+    machine: { processor: processorName(), threads: 2, isa: addon().isa() },
+    cells: ran.map(({ runs, ...cell }) => {
+      const rows = Object.values(runs);
+      const seconds = Math.min(...rows.map((row) => row.seconds));
+      const own = Math.min(...rows.map((row) => row.ownSeconds ?? row.seconds));
+      return {
+        ...cell,
+        ...(rows.length > 0 && { seconds, peakBytes: Math.max(...rows.map((row) => row.peakBytes)) }),
+        ...(cell.of !== undefined &&
+          cell.blocks !== undefined &&
+          rows.length > 0 && { extrapolatedSeconds: (own * cell.of) / cell.blocks }),
+        rounds: runs,
+      };
+    }),
+  };
+}

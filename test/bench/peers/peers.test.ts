@@ -1,0 +1,62 @@
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import path from 'node:path';
+import { test } from 'node:test';
+import { allCells, models } from '../../../bench/peers/cells.js';
+import { measured } from '../../../bench/peers/measure.js';
+import { type Kept, merged } from '../../../bench/peers/merge.js';
+import { scratch } from '../../src/cli/lpq.js';
+
+test('every cell has a name of its own, and what is only timed has no trained method of all blocks', () => {
+  const cells = allCells(models('/root', '/shared', '/smollm2'));
+  assert.equal(new Set(cells.map(({ name }) => name)).size, cells.length);
+  const steps = (name: string) => cells.filter((cell) => cell.name.startsWith(name)).map((cell) => cell.name);
+  assert.ok(steps('smollm2-w4').includes('smollm2-w4-autoround-200'));
+  assert.ok(
+    steps('smollm2-w2').includes('smollm2-w2-autoround-50') &&
+      steps('tiny-llama-w2').includes('tiny-llama-w2-lpq-tune200'),
+  );
+  assert.deepEqual(
+    cells.filter(({ model, tool }) => model.name === 'llama-1b' && tool === 'autoround'),
+    [],
+  );
+});
+
+test('a result takes the lesser time and the greater memory of the rounds, and extrapolates blocks without imports', () => {
+  const facts = { tool: 'autoround', bits: 4, args: ['50'], version: 'auto-round 1' };
+  const cells: Kept[] = [
+    { ...facts, name: 'a', model: 'm', runs: { 0: { seconds: 9, peakBytes: 5 }, 1: { seconds: 8, peakBytes: 6 } } },
+    {
+      ...facts,
+      name: 'b',
+      model: 'm',
+      blocks: 2,
+      of: 16,
+      runs: { 0: { seconds: 30, peakBytes: 5, ownSeconds: 20 } },
+    },
+    { ...facts, name: 'c', model: 'm', runs: {}, failed: 'ValueError: bits' },
+    { ...facts, name: 'd', model: 'm', runs: {} },
+  ];
+  const found = merged(cells).cells as { name: string; seconds?: number; peakBytes?: number; failed?: string }[];
+  assert.deepEqual(
+    found.map(({ name }) => name),
+    ['a', 'b', 'c'],
+  );
+  assert.deepEqual([found[0]?.seconds, found[0]?.peakBytes], [8, 6]);
+  assert.equal((found[1] as { extrapolatedSeconds?: number }).extrapolatedSeconds, 160);
+  assert.deepEqual([found[2]?.seconds, found[2]?.failed], [undefined, 'ValueError: bits']);
+});
+
+test('memory is that of a process with all that it starts, and a failure is told by its code', async (t) => {
+  const log = path.join(scratch(t), 'log');
+  const hold = (next: string) => `const held = Buffer.alloc(1e8, 1); ${next} setTimeout(() => held, 700)`;
+  const child = hold('');
+  const both = hold(`require('child_process').spawn(process.execPath, ['-e', ${JSON.stringify(child)}]);`);
+  const found = await measured([process.execPath, '-e', both], { env: {}, log, cwd: '/' });
+  assert.equal(found.code, 0);
+  assert.ok(found.peakBytes > 2e8 && found.peakBytes < 6e8, `${found.peakBytes}`);
+  assert.ok(found.seconds > 0.7);
+  const failed = await measured(['sh', '-c', 'echo said; exit 3'], { env: {}, log, cwd: '/' });
+  assert.deepEqual([failed.code, readFileSync(log, 'utf8')], [3, 'said\n']);
+  await assert.rejects(measured(['/no/such/program'], { env: {}, log, cwd: '/' }), /ENOENT/);
+});
