@@ -114,8 +114,9 @@ struct Type {
 // What a decoder's linears are: SmolLM2-135M's, and those of an 8B Llama.
 constexpr Shape kShapes[] = {{"SmolLM2-135M", 576, 576}, {"SmolLM2-135M", 1536, 576}, {"SmolLM2-135M", 576, 1536},
                              {"8B", 4096, 4096},         {"8B", 1024, 4096},          {"8B", 4096, 14336}};
-constexpr Type kTypes[] = {{"u1", 1, 0.5}, {"u2", 2, 2},  {"u3", 3, 4},   {"u4", 4, 8},    {"i4", 4, 0},
-                           {"u5", 5, 16},  {"u6", 6, 32}, {"u8", 8, 128}, {"f4e2m1", 4, 0}};
+constexpr Type kTypes[] = {{"u1", 1, 0.5},   {"u2", 2, 2},     {"u3", 3, 4},     {"u4", 4, 8},     {"i4", 4, 0},
+                           {"u5", 5, 16},    {"u6", 6, 32},    {"u7", 7, 64},    {"u8", 8, 128},   {"f3e1m1", 3, 0},
+                           {"f4e2m1", 4, 0}, {"f5e2m2", 5, 0}, {"f6e3m2", 6, 0}, {"f7e3m3", 7, 0}, {"f8e4m3", 8, 0}};
 
 class Blocks {
  public:

@@ -1,7 +1,8 @@
 // Shared by the instruction sets: F is 16 floats, U 16 words, kTile how many rows of x have their sums in registers,
 // kPanels how many panels of one row have, Values<bits, whole> what codes mean: kInPlace, or of(words, which) looks up
-// one of kCodes codes that a word's lowest bits hold. LPQ_EVERY_COLUMN what stands before a loop over a chunk's
-// columns: unrolled, shifts are constants. Included inside an unnamed namespace.
+// one of kCodes codes that a word's lowest bits hold, or, where kSigned, of(magnitudes, signs) looks up a code
+// without its highest bit, which begins at bit kMagnitude, and takes the sign from bit 31. LPQ_EVERY_COLUMN what stands
+// before a loop over a chunk's columns: unrolled, shifts are constants. Included inside an unnamed namespace.
 
 // Codes of column i of a chunk, whose words are `row` apart, in the low bits of each word; what stands above them is
 // not theirs.
@@ -11,6 +12,9 @@ inline U codes_of(const uint32_t* chunk, int64_t row, int i) {
   const U low = right(load_words(chunk + word * row), at);
   return at + B <= 32 ? low : either(low, left(load_words(chunk + (word + 1) * row), 32 - at));
 }
+
+// `u` with what is at bit `from` at bit `to`.
+inline U moved(U u, int from, int to) { return from > to ? right(u, from - to) : from < to ? left(u, to - from) : u; }
 
 // What x of column i is multiplied by: table[code], or (code - constant) * 2^place of integers in place.
 template <int B, bool Whole>
@@ -25,6 +29,11 @@ inline F value_of(const uint32_t* chunk, int64_t row, int i, const Values<B, Who
                    : at + B == 32 ? right(load_words(word), at)
                                   : both(codes_of<B>(chunk, row, i), words(mask));
     return minus(number(code), values.constant * static_cast<float>(1u << place));
+  } else if constexpr (Values<B, Whole>::kSigned) {
+    const bool within = at + B <= 32;
+    const U code = within ? load_words(word) : codes_of<B>(chunk, row, i);
+    const int first = within ? at : 0;
+    return values.of(moved(code, first, values.kMagnitude), moved(code, first + B - 1, 31));
   } else if constexpr (Values<B, Whole>::kCodes > 1) {
     // One shift for several codes, each of which has a table by all of them.
     constexpr int window = Values<B, Whole>::kCodes * B;

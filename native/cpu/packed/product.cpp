@@ -122,6 +122,7 @@ Form form_of(const QuantType& type, int64_t n, int64_t k, int64_t group_size, fl
   require(group_size >= 0 && group_size < kMost && group_size % kChunk == 0,
           "the group size is " + std::to_string(group_size) + ", not 0 (one scale a row) or a multiple of 32");
   require(type.bits >= 1 && type.bits <= 8, "the type has " + std::to_string(type.bits) + " bits, not 1 to 8");
+  require(type.kind == QuantType::Kind::integer || constant == 0, "floating-point types have no zero point");
   Form form{};
   std::memcpy(form.magic, kMagic, sizeof kMagic);
   form.bits = type.bits;
