@@ -39,8 +39,9 @@ inline F value_of(const uint32_t* chunk, int64_t row, int i, const Values<B, Who
     constexpr int window = Values<B, Whole>::kCodes * B;
     const int first = at / window * window;
     return values.of(right(load_words(word), first), (at - first) / B);
+  } else {
+    return values.of(codes_of<B>(chunk, row, i), 0);
   }
-  return values.of(codes_of<B>(chunk, row, i), 0);
 }
 
 // How far ahead of its chunk the words of a row's product are fetched: processors alone fetch a stream too late. Whole
