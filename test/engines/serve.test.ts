@@ -64,43 +64,42 @@ const CASES = [
   { name: 'SmolLM2 in 3 bits', ranks: 1, made: smol, skip: absent },
 ];
 
+/** The server over a directory, on `ranks` processors, its output kept. `dir` is for the wheel. */
+function started(
+  python: string,
+  packed: string,
+  dir: string,
+  ranks: number,
+  port: number,
+  more: readonly string[] = [],
+) {
+  const options = ['--dtype', 'float32', '--max-model-len', '64', '--max-num-seqs', '1', '--enforce-eager', ...more];
+  if (ranks > 1) options.push('--tensor-parallel-size', String(ranks));
+  // The server of `vllm serve`, whose command asks for a distribution's name that the build for the CPU does not have.
+  const server = ['-m', 'vllm.entrypoints.openai.api_server', '--model', packed, '--host', '127.0.0.1'];
+  return execa(python, [...server, '--port', String(port), ...options], {
+    env: {
+      PYTHONPATH: unpackedWheel(python, dir),
+      LPQ_KERNELS: '',
+      VLLM_CPU_KVCACHE_SPACE: '1',
+      // Two ranks on a machine of one node of memory: vLLM asks for the processors of each.
+      ...(ranks > 1 ? { VLLM_CPU_OMP_THREADS_BIND: '0|1' } : {}),
+      VLLM_NO_USAGE_STATS: '1',
+      HF_HUB_OFFLINE: '1',
+    },
+    reject: false,
+    all: true,
+    forceKillAfterDelay: 20_000,
+  });
+}
+
 for (const { name, ranks, made, skip } of CASES)
   test(`vLLM serves ${name}, and answers with the logprobs of lpq logits`, { skip }, async (t) => {
     assert.ok('python' in found);
     const dir = mkdtempSync(path.join(tmpdir(), 'lpq-serve-'));
     const { packed, prompt, ids, depth } = await made(dir);
     const port = await freePort();
-    const options = ['--dtype', 'float32', '--max-model-len', '64', '--max-num-seqs', '1', '--enforce-eager'];
-    if (ranks > 1) options.push('--tensor-parallel-size', String(ranks));
-    const server = execa(
-      found.python,
-      // The server of `vllm serve`, whose command asks for a distribution's name that the build for the CPU does not have.
-      [
-        '-m',
-        'vllm.entrypoints.openai.api_server',
-        '--model',
-        packed,
-        '--host',
-        '127.0.0.1',
-        '--port',
-        String(port),
-        ...options,
-      ],
-      {
-        env: {
-          PYTHONPATH: unpackedWheel(found.python, dir),
-          LPQ_KERNELS: '',
-          VLLM_CPU_KVCACHE_SPACE: '1',
-          // Two ranks on a machine of one node of memory: vLLM asks for the processors of each.
-          ...(ranks > 1 ? { VLLM_CPU_OMP_THREADS_BIND: '0|1' } : {}),
-          VLLM_NO_USAGE_STATS: '1',
-          HF_HUB_OFFLINE: '1',
-        },
-        reject: false,
-        all: true,
-        forceKillAfterDelay: 20_000,
-      },
-    );
+    const server = started(found.python, packed, dir, ranks, port);
     t.after(async () => {
       server.kill('SIGTERM');
       await server;
@@ -136,3 +135,18 @@ for (const { name, ranks, made, skip } of CASES)
     assert.ok(choices[0]!.text.length > 0);
     t.diagnostic(`a logprob is at most ${off.toPrecision(2)} off; the answer is ${JSON.stringify(choices[0]!.text)}`);
   });
+
+test('what two ranks cannot share ends vLLM with a sentence', { skip: more }, async (t) => {
+  assert.ok('python' in found);
+  const dir = mkdtempSync(path.join(tmpdir(), 'lpq-serve-'));
+  t.after(() => rmSync(dir, { recursive: true, force: true }));
+  // Rows of 128 weights are one group, and a rank's share of o_proj half of it.
+  const options = ['--method', 'rtn', '--bits', '3', '--group-size', '128', '--scale-dtype', 'bf16'];
+  const packed = await directoryOf({ name: 'half a group', target: 'sm90', options, model: 'random llama' }, dir);
+  const ended = await started(found.python, packed!, dir, 2, await freePort(), ['--skip-tokenizer-init']);
+  assert.notEqual(ended.exitCode, 0);
+  assert.match(
+    ended.all,
+    /ValueError: \S+ does not run here: 'model\.layers\.0\.self_attn\.o_proj': .* no whole number of groups of 128/,
+  );
+});

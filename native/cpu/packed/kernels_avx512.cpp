@@ -13,7 +13,7 @@ namespace {
 
 using F = __m512;
 using U = __m512i;
-constexpr int kTile = 12, kPanels = 4;
+constexpr int kTile = 8, kPanels = 4;
 
 inline F zeros() { return _mm512_setzero_ps(); }
 inline F load(const float* at) { return _mm512_loadu_ps(at); }
@@ -59,19 +59,8 @@ inline F with_sign(F f, U sign) {
   return _mm512_castsi512_ps(bits);
 }
 
-// Floats of 6 bits: 32 magnitudes are one permutation of two registers.
-template <>
-struct Values<6, false> {
-  static constexpr bool kInPlace = false;
-  static constexpr bool kSigned = true;
-  static constexpr int kMagnitude = 0, kCodes = 1;
-  explicit Values(const Panel& p) : low(load(p.table)), high(load(p.table + 16)) {}
-  F of(U magnitude, U sign) const { return with_sign(_mm512_permutex2var_ps(low, magnitude, high), sign); }
-  F low, high;
-};
-
-// Magnitudes of 7 and 8 bits are exact in bfloat16, which is the upper half of f32, and a permutation of two registers
-// looks at 6 bits of such halves. Lower halves become 0.
+// Floats of up to 8 bits are exact in bfloat16, which is the upper half of f32, and a permutation of two registers
+// looks at 6 bits of such halves: codes of 6 bits, magnitudes of 7, and half of those of 8. Lower halves become 0.
 constexpr __mmask32 kUpper = 0xaaaaaaaau;
 struct Halves {
   explicit Halves(const float* table) {
@@ -83,15 +72,25 @@ struct Halves {
     }
     low = _mm512_load_si512(halves), high = _mm512_load_si512(halves + 32);
   }
-  U of(U magnitude) const { return _mm512_maskz_permutex2var_epi16(kUpper, low, magnitude, high); }
+  U of(U codes) const { return _mm512_maskz_permutex2var_epi16(kUpper, low, codes, high); }
   U low, high;
+};
+
+template <>
+struct Values<6, false> {
+  static constexpr bool kInPlace = false;
+  static constexpr bool kSigned = true;
+  static constexpr int kPlace = 16, kCodes = 1;
+  explicit Values(const Panel& p) : all(p.table) {}
+  F of(U code, U) const { return _mm512_castsi512_ps(all.of(code)); }
+  Halves all;
 };
 
 template <>
 struct Values<7, false> {
   static constexpr bool kInPlace = false;
   static constexpr bool kSigned = true;
-  static constexpr int kMagnitude = 16, kCodes = 1;
+  static constexpr int kPlace = 16, kCodes = 1;
   explicit Values(const Panel& p) : all(p.table) {}
   F of(U magnitude, U sign) const { return with_sign(_mm512_castsi512_ps(all.of(magnitude)), sign); }
   Halves all;
@@ -101,10 +100,10 @@ template <>
 struct Values<8, false> {
   static constexpr bool kInPlace = false;
   static constexpr bool kSigned = true;
-  static constexpr int kMagnitude = 16, kCodes = 1;
+  static constexpr int kPlace = 16, kCodes = 1;
   explicit Values(const Panel& p) : small(p.table), large(p.table + 64) {}
   F of(U magnitude, U sign) const {
-    const __mmask32 beyond = _mm512_mask_test_epi16_mask(kUpper, magnitude, words(64u << kMagnitude));
+    const __mmask32 beyond = _mm512_mask_test_epi16_mask(kUpper, magnitude, words(64u << kPlace));
     const U bits = _mm512_mask_blend_epi16(beyond, small.of(magnitude), large.of(magnitude));
     return with_sign(_mm512_castsi512_ps(bits), sign);
   }
