@@ -8,6 +8,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { execa } from 'execa';
 import { openTokenizer } from '../../src/calibrate/tokenizer.js';
 import { ALL } from '../sample.js';
+import { writeWidened } from '../src/model/fixtures.js';
 import { ENGINES, FORMATS } from './cells.js';
 import { directoryOf, run } from './directories.js';
 import { boundOf, IDS, logprobsOf, pythonOf, unpackedWheel } from './run.js';
@@ -140,13 +141,26 @@ test('what two ranks cannot share ends vLLM with a sentence', { skip: more }, as
   assert.ok('python' in found);
   const dir = mkdtempSync(path.join(tmpdir(), 'lpq-serve-'));
   t.after(() => rmSync(dir, { recursive: true, force: true }));
-  // Rows of 128 weights are one group, and a rank's share of o_proj half of it.
-  const options = ['--method', 'rtn', '--bits', '3', '--group-size', '128', '--scale-dtype', 'bf16'];
-  const packed = await directoryOf({ name: 'half a group', target: 'sm90', options, model: 'random llama' }, dir);
-  const ended = await started(found.python, packed!, dir, 2, await freePort(), ['--skip-tokenizer-init']);
+  // Three groups of 128 weights, and a rank's share of down_proj one and a half of them.
+  const [model, quantized, packed] = ['model', 'q', 'packed'].map((name) => path.join(dir, name)) as [
+    string,
+    string,
+    string,
+  ];
+  await writeWidened('llama', model, { vocab_size: 320, intermediate_size: 384 });
+  await run(
+    'quantize',
+    model,
+    '-o',
+    quantized,
+    '--no-report',
+    ...['--method', 'rtn', '--bits', '3', '--group-size', '128'],
+  );
+  await run('pack', quantized, '--target', 'sm90', '-o', packed);
+  const ended = await started(found.python, packed, dir, 2, await freePort(), ['--skip-tokenizer-init']);
   assert.notEqual(ended.exitCode, 0);
   assert.match(
     ended.all,
-    /ValueError: \S+ does not run here: 'model\.layers\.0\.self_attn\.o_proj': .* no whole number of groups of 128/,
+    /ValueError: \S+ does not run here: 'model\.layers\.0\.mlp\.down_proj': .* no whole number of groups of 128/,
   );
 });
