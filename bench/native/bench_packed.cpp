@@ -6,6 +6,7 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -22,11 +23,27 @@ namespace {
 
 double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-void on(int threads, const std::function<void(int)>& work) {
+// Seconds that `threads` take for `work`, from when all of them are there.
+double on(int threads, const std::function<void(int)>& work) {
+  std::atomic<int> ready{0}, done{0};
+  std::atomic<bool> go{false};
   std::vector<std::thread> others;
-  for (int i = 1; i < threads; ++i) others.emplace_back(work, i);
+  for (int i = 1; i < threads; ++i)
+    others.emplace_back([&, i] {
+      for (++ready; !go;) {
+      }
+      work(i), ++done;
+    });
+  while (ready < threads - 1) {
+  }
+  const double start = seconds();
+  go = true;
   work(0);
+  while (done < threads - 1) {
+  }
+  const double took = seconds() - start;
   for (auto& each : others) each.join();
+  return took;
 }
 
 volatile float sink;
@@ -34,8 +51,7 @@ volatile float sink;
 // Bytes a second that `threads` read of a buffer beyond every cache, 4 MiB each at `piece`: as short as a product.
 double read_rate(int threads, const std::vector<float>& buffer, size_t piece) {
   constexpr size_t kShare = size_t{1} << 20;
-  const double start = seconds();
-  on(threads, [&](int t) {
+  const double took = on(threads, [&](int t) {
     const size_t at = (piece * static_cast<size_t>(threads) + static_cast<size_t>(t)) % (buffer.size() / kShare);
     const float* from = buffer.data() + at * kShare;
     __m256 sum[8] = {};
@@ -45,7 +61,7 @@ double read_rate(int threads, const std::vector<float>& buffer, size_t piece) {
     for (int j = 1; j < 8; ++j) sum[0] = _mm256_add_ps(sum[0], sum[j]);
     sink = _mm256_cvtss_f32(sum[0]);
   });
-  return static_cast<double>(kShare * 4 * static_cast<size_t>(threads)) / (seconds() - start);
+  return static_cast<double>(kShare * 4 * static_cast<size_t>(threads)) / took;
 }
 
 // Whether the library computes with AVX-512 here (LPQ_ISA), so that its peak is the one to compare with.
@@ -83,9 +99,8 @@ void narrow_steps() {
 // Fused multiply-adds of f32 a second, in registers.
 double fma_rate(int threads) {
   const bool wide = wide_units();
-  const double start = seconds();
-  on(threads, [&](int) { wide ? wide_steps() : narrow_steps(); });
-  return static_cast<double>(kSteps * 10 * (wide ? 16 : 8) * threads) / (seconds() - start);
+  const double took = on(threads, [&](int) { wide ? wide_steps() : narrow_steps(); });
+  return static_cast<double>(kSteps * 10 * (wide ? 16 : 8) * threads) / took;
 }
 
 struct Library {
@@ -114,8 +129,9 @@ struct Type {
 // What a decoder's linears are: SmolLM2-135M's, and those of an 8B Llama.
 constexpr Shape kShapes[] = {{"SmolLM2-135M", 576, 576}, {"SmolLM2-135M", 1536, 576}, {"SmolLM2-135M", 576, 1536},
                              {"8B", 4096, 4096},         {"8B", 1024, 4096},          {"8B", 4096, 14336}};
-constexpr Type kTypes[] = {{"u1", 1, 0.5}, {"u2", 2, 2},  {"u3", 3, 4},   {"u4", 4, 8},    {"i4", 4, 0},
-                           {"u5", 5, 16},  {"u6", 6, 32}, {"u8", 8, 128}, {"f4e2m1", 4, 0}};
+constexpr Type kTypes[] = {{"u1", 1, 0.5},   {"u2", 2, 2},     {"u3", 3, 4},     {"u4", 4, 8},     {"i4", 4, 0},
+                           {"u5", 5, 16},    {"u6", 6, 32},    {"u7", 7, 64},    {"u8", 8, 128},   {"f3e1m1", 3, 0},
+                           {"f4e2m1", 4, 0}, {"f5e2m2", 5, 0}, {"f6e3m2", 6, 0}, {"f7e3m3", 7, 0}, {"f8e4m3", 8, 0}};
 
 class Blocks {
  public:

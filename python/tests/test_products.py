@@ -93,9 +93,10 @@ from test_products import case
 import lpq_kernels as lpq
 torch.set_num_threads(int(sys.argv[2]))
 running = hashlib.sha256()
-for type in ("u1", "i3", "u4", "u5", "i6", "u7", "i8", "f6e3m2", "f8e4m3"):
-    codes, scales, zero, *_ = case(type, 100, 300, 64, type[0] != "f")
-    layer = lpq.Linear(lpq.pack_codes(type, codes, scales, group=64, zeros=zero))
+types = ("u1", "i3", "u4", "u5", "i6", "u7", "i8", "f4e2m1", "f6e3m2", "f7e2m4", "f8e4m3")
+for type, group in [(type, 64) for type in types] + [("u4", 0), ("f8e6m1", 0)]:
+    codes, scales, zero, *_ = case(type, 100, 300, group, type[0] != "f")
+    layer = lpq.Linear(lpq.pack_codes(type, codes, scales, group=group, zeros=zero))
     for rows in (1, 3, 70):
         running.update(layer(torch.randn((rows, 300), generator=torch.Generator().manual_seed(rows))).numpy().tobytes())
 print(running.hexdigest())

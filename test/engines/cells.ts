@@ -25,6 +25,8 @@ export interface Format {
   readonly model?: EditedModel | RandomModel | FixtureModel | 'tiny-qwen3-moe';
   /** The directory is damaged after it was packed: cut short, a byte changed, a module of a type that there is none of. */
   readonly damage?: 'cut' | 'changed' | 'type';
+  /** Only what `lpq verify` passes may be opened. */
+  readonly verified?: boolean;
   /** Blocks of GGUF are decoded to f32, so that the engine rounds no inputs of theirs: experts are chosen by more than luck. */
   readonly floats?: boolean;
   /** The engine rounds activations too, which `lpq logits` does not: it only has to run. */
@@ -150,6 +152,13 @@ export const FORMATS: readonly Format[] = [
     options: W3,
     damage: 'changed',
     commit: true,
+  },
+  {
+    name: '3 bits, sm90, a byte changed, verified first',
+    target: 'sm90',
+    options: W3,
+    damage: 'changed',
+    verified: true,
   },
   { name: '3 bits, sm90, a type that there is none of', target: 'sm90', options: W3, damage: 'type' },
   { name: '4 bits, sm80, Qwen3', target: 'sm80', options: RANDOM, model: 'random qwen3', ...OTHERS },

@@ -35,7 +35,7 @@ def main(cases: str, results: str, *first: str) -> None:
     made = {}
     with open(cases) as file:
         for case in json.load(file):
-            os.environ["LPQ_CHECK_HASHES"] = case["check"]
+            os.environ.update(case["env"])
             try:
                 made[case["name"]] = ran(case)
             except Exception as error:

@@ -1,8 +1,8 @@
 """Serves directories in vLLM, one after the other, for test/engines: CASES.json -> RESULTS.json.
 
-A case is {"name", "directory", "dtype", "ids", "tokens", "check", "compile"}: LPQ_CHECK_HASHES, and whether torch.compile makes the model's
-graph; its result is {"outcome": "ran",
-"logprobs": [each token of `ids` but the first], "tokens": [greedy ones]}, or {"outcome": "refused", "sentence"}.
+A case is {"name", "directory", "dtype", "ids", "tokens", "env", "compile"}: variables of the environment, and whether torch.compile makes the
+model's graph; its result is {"outcome": "ran", "logprobs": [each token of `ids` but the first], "tokens": [greedy ones]}, or {"outcome":
+"refused", "sentence"}.
 """
 
 import gc
@@ -49,7 +49,7 @@ def main(cases: str, results: str) -> None:
     made = {}
     with open(cases) as file:
         for case in json.load(file):
-            os.environ["LPQ_CHECK_HASHES"] = case["check"]
+            os.environ.update(case["env"])
             try:
                 made[case["name"]] = ran(case)
             except Exception as error:

@@ -139,7 +139,10 @@ export async function table(engine: Engine, python: string, formats: readonly Fo
     JSON.stringify(
       made.map(({ format, packed, dtype }) => ({
         ...{ name: format.name, directory: packed, dtype, ids: IDS, tokens: TOKENS },
-        check: format.damage === 'changed' ? '1' : '0',
+        env: {
+          LPQ_CHECK_HASHES: format.damage === 'changed' && !format.verified ? '1' : '0',
+          LPQ_REQUIRE_VERIFY: format.verified ? '1' : '0',
+        },
         compile: format.compiled ?? false,
       })),
     ),
@@ -152,6 +155,7 @@ export async function table(engine: Engine, python: string, formats: readonly Fo
         ...engine.env,
         PYTHONPATH: engine.plugin ? unpackedWheel(python, dir) : '',
         LPQ_KERNELS: '',
+        LPQ_COMMAND: `${process.execPath} ${path.join(root, 'bin', 'lpq.js')}`,
         OMP_NUM_THREADS: '1',
       },
       reject: false,

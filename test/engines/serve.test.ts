@@ -8,6 +8,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { execa } from 'execa';
 import { openTokenizer } from '../../src/calibrate/tokenizer.js';
 import { ALL } from '../sample.js';
+import { writeWidened } from '../src/model/fixtures.js';
 import { ENGINES, FORMATS } from './cells.js';
 import { directoryOf, run } from './directories.js';
 import { boundOf, IDS, logprobsOf, pythonOf, unpackedWheel } from './run.js';
@@ -17,7 +18,8 @@ import { boundOf, IDS, logprobsOf, pythonOf, unpackedWheel } from './run.js';
 const engine = ENGINES.find(({ environment, plugin }) => environment === 'engines/vllm' && plugin)!;
 const format = FORMATS.find(({ name }) => name === '3 bits, sm90')!;
 const found = pythonOf(engine);
-const skip = 'skip' in found ? found.skip : ALL ? false : 'SKIPPED: serving takes minutes; LPQ_TEST_ALL=1 runs it';
+const skip = 'skip' in found && found.skip;
+const more = skip || (ALL ? false : 'SKIPPED: this serving takes a minute more; LPQ_TEST_ALL=1 runs it');
 
 async function freePort(): Promise<number> {
   const server = createServer();
@@ -58,10 +60,39 @@ const smollm2 = process.env.LPQ_SMOLLM2;
 const absent = smollm2 && existsSync(smollm2) ? skip : 'SKIPPED: LPQ_SMOLLM2 names no checkpoint of SmolLM2-135M';
 const CASES = [
   { name: 'tiny-llama on one rank', ranks: 1, made: tiny, skip },
-  { name: 'tiny-llama on two ranks', ranks: 2, made: tiny, skip },
-  { name: 'a pack of --tp 2 on two ranks', ranks: 2, made: forRanks, skip },
+  { name: 'tiny-llama on two ranks', ranks: 2, made: tiny, skip: more },
+  { name: 'a pack of --tp 2 on two ranks', ranks: 2, made: forRanks, skip: more },
   { name: 'SmolLM2 in 3 bits', ranks: 1, made: smol, skip: absent },
 ];
+
+/** The server over a directory, on `ranks` processors, its output kept. `dir` is for the wheel. */
+function started(
+  python: string,
+  packed: string,
+  dir: string,
+  ranks: number,
+  port: number,
+  more: readonly string[] = [],
+) {
+  const options = ['--dtype', 'float32', '--max-model-len', '64', '--max-num-seqs', '1', '--enforce-eager', ...more];
+  if (ranks > 1) options.push('--tensor-parallel-size', String(ranks));
+  // The server of `vllm serve`, whose command asks for a distribution's name that the build for the CPU does not have.
+  const server = ['-m', 'vllm.entrypoints.openai.api_server', '--model', packed, '--host', '127.0.0.1'];
+  return execa(python, [...server, '--port', String(port), ...options], {
+    env: {
+      PYTHONPATH: unpackedWheel(python, dir),
+      LPQ_KERNELS: '',
+      VLLM_CPU_KVCACHE_SPACE: '1',
+      // Two ranks on a machine of one node of memory: vLLM asks for the processors of each.
+      ...(ranks > 1 ? { VLLM_CPU_OMP_THREADS_BIND: '0|1' } : {}),
+      VLLM_NO_USAGE_STATS: '1',
+      HF_HUB_OFFLINE: '1',
+    },
+    reject: false,
+    all: true,
+    forceKillAfterDelay: 20_000,
+  });
+}
 
 for (const { name, ranks, made, skip } of CASES)
   test(`vLLM serves ${name}, and answers with the logprobs of lpq logits`, { skip }, async (t) => {
@@ -69,37 +100,7 @@ for (const { name, ranks, made, skip } of CASES)
     const dir = mkdtempSync(path.join(tmpdir(), 'lpq-serve-'));
     const { packed, prompt, ids, depth } = await made(dir);
     const port = await freePort();
-    const options = ['--dtype', 'float32', '--max-model-len', '64', '--max-num-seqs', '1', '--enforce-eager'];
-    if (ranks > 1) options.push('--tensor-parallel-size', String(ranks));
-    const server = execa(
-      found.python,
-      // The server of `vllm serve`, whose command asks for a distribution's name that the build for the CPU does not have.
-      [
-        '-m',
-        'vllm.entrypoints.openai.api_server',
-        '--model',
-        packed,
-        '--host',
-        '127.0.0.1',
-        '--port',
-        String(port),
-        ...options,
-      ],
-      {
-        env: {
-          PYTHONPATH: unpackedWheel(found.python, dir),
-          LPQ_KERNELS: '',
-          VLLM_CPU_KVCACHE_SPACE: '1',
-          // Two ranks on a machine of one node of memory: vLLM asks for the processors of each.
-          ...(ranks > 1 ? { VLLM_CPU_OMP_THREADS_BIND: '0|1' } : {}),
-          VLLM_NO_USAGE_STATS: '1',
-          HF_HUB_OFFLINE: '1',
-        },
-        reject: false,
-        all: true,
-        forceKillAfterDelay: 20_000,
-      },
-    );
+    const server = started(found.python, packed, dir, ranks, port);
     t.after(async () => {
       server.kill('SIGTERM');
       await server;
@@ -135,3 +136,31 @@ for (const { name, ranks, made, skip } of CASES)
     assert.ok(choices[0]!.text.length > 0);
     t.diagnostic(`a logprob is at most ${off.toPrecision(2)} off; the answer is ${JSON.stringify(choices[0]!.text)}`);
   });
+
+test('what two ranks cannot share ends vLLM with a sentence', { skip: more }, async (t) => {
+  assert.ok('python' in found);
+  const dir = mkdtempSync(path.join(tmpdir(), 'lpq-serve-'));
+  t.after(() => rmSync(dir, { recursive: true, force: true }));
+  // Three groups of 128 weights, and a rank's share of down_proj one and a half of them.
+  const [model, quantized, packed] = ['model', 'q', 'packed'].map((name) => path.join(dir, name)) as [
+    string,
+    string,
+    string,
+  ];
+  await writeWidened('llama', model, { vocab_size: 320, intermediate_size: 384 });
+  await run(
+    'quantize',
+    model,
+    '-o',
+    quantized,
+    '--no-report',
+    ...['--method', 'rtn', '--bits', '3', '--group-size', '128'],
+  );
+  await run('pack', quantized, '--target', 'sm90', '-o', packed);
+  const ended = await started(found.python, packed, dir, 2, await freePort(), ['--skip-tokenizer-init']);
+  assert.notEqual(ended.exitCode, 0);
+  assert.match(
+    ended.all,
+    /ValueError: \S+ does not run here: 'model\.layers\.0\.mlp\.down_proj': .* no whole number of groups of 128/,
+  );
+});

@@ -50,6 +50,7 @@ inline F minus(const F& x, float y) {
 template <int B, bool Whole>
 struct Values {
   static constexpr bool kInPlace = Whole && B > 3;
+  static constexpr bool kSigned = false;
   static constexpr int kCodes = B == 1 ? 3 : 1;
   explicit Values(const Panel& p) : table(p.table), constant(p.constant) {
     alignas(32) float all[8];

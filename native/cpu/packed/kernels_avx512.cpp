@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "cpu/packed/form.h"
 #include "cpu/packed/kernels.h"
@@ -12,7 +13,7 @@ namespace {
 
 using F = __m512;
 using U = __m512i;
-constexpr int kTile = 12, kPanels = 4;
+constexpr int kTile = 8, kPanels = 4;
 
 inline F zeros() { return _mm512_setzero_ps(); }
 inline F load(const float* at) { return _mm512_loadu_ps(at); }
@@ -29,10 +30,11 @@ inline F number(U u) { return _mm512_cvtepi32_ps(u); }
 inline F minus(F x, float y) { return _mm512_sub_ps(x, _mm512_set1_ps(y)); }
 
 // Permutations of one and of two registers look at the four and five lowest bits: that is four codes of one bit, or two
-// of two. A gather takes wider types of floats.
+// of two.
 template <int B, bool Whole>
 struct Values {
   static constexpr bool kInPlace = Whole && B > 5;
+  static constexpr bool kSigned = false;
   static constexpr int kCodes = B <= 2 ? 4 / B : 1;
   explicit Values(const Panel& p) : table(p.table), constant(p.constant) {
     alignas(64) float all[16];
@@ -43,12 +45,69 @@ struct Values {
   }
   F of(U codes, int which) const {
     if constexpr (B <= 4) return _mm512_permutexvar_ps(codes, tables[which]);
-    if constexpr (B == 5) return _mm512_permutex2var_ps(tables[0], codes, tables[1]);
-    return _mm512_i32gather_ps(_mm512_and_si512(codes, _mm512_set1_epi32((1 << B) - 1)), table, 4);
+    return _mm512_permutex2var_ps(tables[0], codes, tables[1]);
   }
   const float* table;
   F tables[4];
   float constant;
+};
+
+// f, negative where the highest bit of `sign` is set.
+inline F with_sign(F f, U sign) {
+  constexpr int kFirstOrBothOthers = 0xf8;
+  const U bits = _mm512_ternarylogic_epi32(_mm512_castps_si512(f), sign, words(0x80000000u), kFirstOrBothOthers);
+  return _mm512_castsi512_ps(bits);
+}
+
+// Floats of up to 8 bits are exact in bfloat16, which is the upper half of f32, and a permutation of two registers
+// looks at 6 bits of such halves: codes of 6 bits, magnitudes of 7, and half of those of 8. Lower halves become 0.
+constexpr __mmask32 kUpper = 0xaaaaaaaau;
+struct Halves {
+  explicit Halves(const float* table) {
+    alignas(64) uint16_t halves[64];
+    for (int i = 0; i < 64; ++i) {
+      uint32_t bits;
+      std::memcpy(&bits, table + i, sizeof bits);
+      halves[i] = static_cast<uint16_t>(bits >> 16);
+    }
+    low = _mm512_load_si512(halves), high = _mm512_load_si512(halves + 32);
+  }
+  U of(U codes) const { return _mm512_maskz_permutex2var_epi16(kUpper, low, codes, high); }
+  U low, high;
+};
+
+template <>
+struct Values<6, false> {
+  static constexpr bool kInPlace = false;
+  static constexpr bool kSigned = true;
+  static constexpr int kPlace = 16, kCodes = 1;
+  explicit Values(const Panel& p) : all(p.table) {}
+  F of(U code, U) const { return _mm512_castsi512_ps(all.of(code)); }
+  Halves all;
+};
+
+template <>
+struct Values<7, false> {
+  static constexpr bool kInPlace = false;
+  static constexpr bool kSigned = true;
+  static constexpr int kPlace = 16, kCodes = 1;
+  explicit Values(const Panel& p) : all(p.table) {}
+  F of(U magnitude, U sign) const { return with_sign(_mm512_castsi512_ps(all.of(magnitude)), sign); }
+  Halves all;
+};
+
+template <>
+struct Values<8, false> {
+  static constexpr bool kInPlace = false;
+  static constexpr bool kSigned = true;
+  static constexpr int kPlace = 16, kCodes = 1;
+  explicit Values(const Panel& p) : small(p.table), large(p.table + 64) {}
+  F of(U magnitude, U sign) const {
+    const __mmask32 beyond = _mm512_mask_test_epi16_mask(kUpper, magnitude, words(64u << kPlace));
+    const U bits = _mm512_mask_blend_epi16(beyond, small.of(magnitude), large.of(magnitude));
+    return with_sign(_mm512_castsi512_ps(bits), sign);
+  }
+  Halves small, large;
 };
 
 #define LPQ_EVERY_COLUMN _Pragma("GCC unroll 32")

@@ -1,7 +1,8 @@
 // Shared by the instruction sets: F is 16 floats, U 16 words, kTile how many rows of x have their sums in registers,
 // kPanels how many panels of one row have, Values<bits, whole> what codes mean: kInPlace, or of(words, which) looks up
-// one of kCodes codes that a word's lowest bits hold. LPQ_EVERY_COLUMN what stands before a loop over a chunk's
-// columns: unrolled, shifts are constants. Included inside an unnamed namespace.
+// one of kCodes codes that a word's lowest bits hold, or, where kSigned, of(magnitudes, signs) looks up a code
+// that begins at bit kPlace, and may take its sign from bit 31 of the other. LPQ_EVERY_COLUMN what stands
+// before a loop over a chunk's columns: unrolled, shifts are constants. Included inside an unnamed namespace.
 
 // Codes of column i of a chunk, whose words are `row` apart, in the low bits of each word; what stands above them is
 // not theirs.
@@ -11,6 +12,9 @@ inline U codes_of(const uint32_t* chunk, int64_t row, int i) {
   const U low = right(load_words(chunk + word * row), at);
   return at + B <= 32 ? low : either(low, left(load_words(chunk + (word + 1) * row), 32 - at));
 }
+
+// `u` with what is at bit `from` at bit `to`.
+inline U moved(U u, int from, int to) { return from > to ? right(u, from - to) : from < to ? left(u, to - from) : u; }
 
 // What x of column i is multiplied by: table[code], or (code - constant) * 2^place of integers in place.
 template <int B, bool Whole>
@@ -25,13 +29,19 @@ inline F value_of(const uint32_t* chunk, int64_t row, int i, const Values<B, Who
                    : at + B == 32 ? right(load_words(word), at)
                                   : both(codes_of<B>(chunk, row, i), words(mask));
     return minus(number(code), values.constant * static_cast<float>(1u << place));
+  } else if constexpr (Values<B, Whole>::kSigned) {
+    const bool within = at + B <= 32;
+    const U code = within ? load_words(word) : codes_of<B>(chunk, row, i);
+    const int first = within ? at : 0;
+    return values.of(moved(code, first, values.kPlace), moved(code, first + B - 1, 31));
   } else if constexpr (Values<B, Whole>::kCodes > 1) {
     // One shift for several codes, each of which has a table by all of them.
     constexpr int window = Values<B, Whole>::kCodes * B;
     const int first = at / window * window;
     return values.of(right(load_words(word), first), (at - first) / B);
+  } else {
+    return values.of(codes_of<B>(chunk, row, i), 0);
   }
-  return values.of(codes_of<B>(chunk, row, i), 0);
 }
 
 // How far ahead of its chunk the words of a row's product are fetched: processors alone fetch a stream too late. Whole
@@ -83,34 +93,57 @@ void one_row(const Panel& p) {
   for (int j = 0; j < P; ++j) store(p.y + j * kPanel, total[j][0]), store(p.y + j * kPanel + 16, total[j][1]);
 }
 
-// sums [R, 32] += values [columns, 32] times R rows of x.
+// Columns of one group and panel, as floats, and what they are multiplied by and added to.
+struct Part {
+  const float *values, *x;  // [columns, 32]; [rows, pitch]
+  int64_t columns, group;
+  bool begins, ends;     // the group does, with these columns
+  float *sums, *totals;  // [rows, 32], of the group so far and of those before it
+  const float *scales, *shifts;
+};
+
+// R rows of x from row `first`: their sums over the group's columns, and where it ends, their totals.
 template <int R>
-void tile(const float* values, int64_t columns, const float* x, int64_t pitch, float* sums) {
+void tile(const Panel& p, const Part& part, int first) {
+  const float* x = part.x + first * p.pitch;
+  float *sums = part.sums + first * kPanel, *totals = part.totals + first * kPanel;
   F sum[R][2];
-  for (int r = 0; r < R; ++r) sum[r][0] = load(sums + r * kPanel), sum[r][1] = load(sums + r * kPanel + 16);
-  for (int64_t i = 0; i < columns; ++i) {
-    const F first = load(values + i * kPanel), second = load(values + i * kPanel + 16);
+  for (int r = 0; r < R; ++r)
+    for (int h = 0; h < 2; ++h) sum[r][h] = part.begins ? zeros() : load(sums + r * kPanel + 16 * h);
+  for (int64_t i = 0; i < part.columns; ++i) {
+    const F low = load(part.values + i * kPanel), high = load(part.values + i * kPanel + 16);
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
-      const F each = broadcast(x + r * pitch + i);
-      sum[r][0] = fma(first, each, sum[r][0]);
-      sum[r][1] = fma(second, each, sum[r][1]);
+      const F each = broadcast(x + r * p.pitch + i);
+      sum[r][0] = fma(low, each, sum[r][0]);
+      sum[r][1] = fma(high, each, sum[r][1]);
     }
   }
-  for (int r = 0; r < R; ++r) store(sums + r * kPanel, sum[r][0]), store(sums + r * kPanel + 16, sum[r][1]);
+  for (int r = 0; r < R; ++r)
+    for (int h = 0; h < 2; ++h) {
+      const int at = r * kPanel + 16 * h;
+      if (!part.ends) {
+        store(sums + at, sum[r][h]);
+        continue;
+      }
+      F total = fma(load(part.scales + 16 * h), sum[r][h], load(totals + at));
+      if (part.shifts)
+        total = fma(load(part.shifts + 16 * h), broadcast(p.sums + (first + r) * p.groups + part.group), total);
+      store(totals + at, total);
+    }
 }
 
 template <int R>
-void rest_of(int rows, const float* values, int64_t columns, const float* x, int64_t pitch, float* sums) {
-  if (rows == R) tile<R>(values, columns, x, pitch, sums);
-  else if constexpr (R > 1) rest_of<R - 1>(rows, values, columns, x, pitch, sums);
+void rest_of(const Panel& p, const Part& part, int first) {
+  if (p.rows - first == R) tile<R>(p, part, first);
+  else if constexpr (R > 1) rest_of<R - 1>(p, part, first);
 }
 
-inline void all_rows(const Panel& p, const float* values, int64_t columns, const float* x, float* sums) {
-  int r = 0;
-  for (; r + kTile <= p.rows; r += kTile) tile<kTile>(values, columns, x + r * p.pitch, p.pitch, sums + r * kPanel);
+inline void all_rows(const Panel& p, const Part& part) {
+  int first = 0;
+  for (; first + kTile <= p.rows; first += kTile) tile<kTile>(p, part, first);
   if constexpr (kTile > 1)
-    if (r < p.rows) rest_of<kTile - 1>(p.rows - r, values, columns, x + r * p.pitch, p.pitch, sums + r * kPanel);
+    if (first < p.rows) rest_of<kTile - 1>(p, part, first);
 }
 
 // Some chunks' codes become floats once, for all rows: so many that sums are moved seldom, and values stay in the L1
@@ -120,43 +153,33 @@ template <int B, bool Whole>
 void many_rows(const Panel& p) {
   const Values<B, Whole> values(p);
   alignas(64) float decoded[kChunks * kChunk * kPanel], sums[kPanels * kMostRows * kPanel];
-  const int64_t part = p.rows * kPanel, row = p.width * kPanel;
-  std::fill(p.y, p.y + p.panels * part, 0.0f);
+  const int64_t rows = p.rows * kPanel, row = p.width * kPanel;
+  std::fill(p.y, p.y + p.panels * rows, 0.0f);
   const uint32_t* chunk = p.words;
   const float* x = p.x;
   for (int64_t g = 0, c = 0; g < p.groups; ++g) {
-    std::fill(sums, sums + p.panels * part, 0.0f);
-    const int64_t end = p.group_chunks ? std::min(c + p.group_chunks, p.chunks) : p.chunks;
+    const int64_t begin = c, end = p.group_chunks ? std::min(c + p.group_chunks, p.chunks) : p.chunks;
     while (c < end) {
       const int64_t count = std::min(kChunks, end - c);
-      // The next chunks, while these are multiplied: nothing else asks for them before.
-      for (int64_t w = 0; w < count * B; ++w)
-        for (int line = 0; line < 2 * p.panels; ++line) __builtin_prefetch(chunk + (count * B + w) * row + 16 * line);
       for (int j = 0; j < p.panels; ++j) {
         for (int64_t each = 0; each < count; ++each) {
           const uint32_t* of = chunk + each * B * row + j * kPanel;
           float* to = decoded + each * kChunk * kPanel;
+          // The same of the next chunks: nothing else asks for them before, and all at once they would wait for each
+          // other.
+          for (int64_t w = 0; w < B; ++w) ahead<1>(of + (count * B + w) * row);
           LPQ_EVERY_COLUMN
           for (int i = 0; i < kChunk; ++i) {
             store(to + i * kPanel, value_of<B, Whole>(of, row, i, values));
             store(to + i * kPanel + 16, value_of<B, Whole>(of + 16, row, i, values));
           }
         }
-        all_rows(p, decoded, count * kChunk, x, sums + j * part);
+        const int64_t side = (g * p.width + j) * kPanel;
+        all_rows(p, {decoded, x, count * kChunk, g, c == begin, c + count == end, sums + j * rows, p.y + j * rows,
+                     p.scales + side, p.shifts ? p.shifts + side : nullptr});
       }
       chunk += count * B * row, x += count * kChunk, c += count;
     }
-    for (int j = 0; j < p.panels; ++j)
-      for (int h = 0; h < 2; ++h) {
-        const int64_t side = (g * p.width + j) * kPanel + 16 * h;
-        const F scale = load(p.scales + side);
-        for (int r = 0; r < p.rows; ++r) {
-          const int64_t at = j * part + r * kPanel + 16 * h;
-          F total = fma(scale, load(sums + at), load(p.y + at));
-          if (p.shifts) total = fma(load(p.shifts + side), broadcast(p.sums + r * p.groups + g), total);
-          store(p.y + at, total);
-        }
-      }
   }
 }
 

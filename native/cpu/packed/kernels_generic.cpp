@@ -64,6 +64,7 @@ F minus(const F& a, float b) {
 template <int B, bool Whole>
 struct Values {
   static constexpr bool kInPlace = Whole;
+  static constexpr bool kSigned = false;
   static constexpr int kCodes = 1;
   explicit Values(const Panel& p) : table(p.table), constant(p.constant) {}
   F of(const U& codes, int) const {

@@ -34,16 +34,19 @@ void put(void* data, DType dtype, int64_t i, float value) {
   else static_cast<uint16_t*>(data)[i] = dtype == DType::f16 ? f32_to_f16(value) : f32_to_bf16(value);
 }
 
-// sum (+ bias) of neighbouring outputs.
-void put_row(void* data, DType dtype, int64_t i, const float* sum, const float* bias, int64_t count) {
-  if (dtype != DType::f32) {
-    for (int64_t j = 0; j < count; ++j) put(data, dtype, i + j, bias ? sum[j] + bias[j] : sum[j]);
-    return;
-  }
-  float* to = static_cast<float*>(data) + i;
-  if (!bias) std::copy(sum, sum + count, to);
+// sum (+ bias) of neighbouring outputs, as numbers of another type.
+template <class T, class Number>
+void put_as(T* to, const float* sum, const float* bias, int64_t count, const Number& number) {
+  if (bias)
+    for (int64_t j = 0; j < count; ++j) to[j] = number(sum[j] + bias[j]);
   else
-    for (int64_t j = 0; j < count; ++j) to[j] = sum[j] + bias[j];
+    for (int64_t j = 0; j < count; ++j) to[j] = number(sum[j]);
+}
+
+void put_row(void* data, DType dtype, int64_t i, const float* sum, const float* bias, int64_t count) {
+  if (dtype == DType::f32) put_as(static_cast<float*>(data) + i, sum, bias, count, [](float each) { return each; });
+  else if (dtype == DType::f16) put_as(static_cast<uint16_t*>(data) + i, sum, bias, count, f32_to_f16);
+  else put_as(static_cast<uint16_t*>(data) + i, sum, bias, count, f32_to_bf16);
 }
 
 int64_t group_of(const Form& form, int64_t k) { return form.group_size ? k / form.group_size : 0; }
@@ -122,6 +125,7 @@ Form form_of(const QuantType& type, int64_t n, int64_t k, int64_t group_size, fl
   require(group_size >= 0 && group_size < kMost && group_size % kChunk == 0,
           "the group size is " + std::to_string(group_size) + ", not 0 (one scale a row) or a multiple of 32");
   require(type.bits >= 1 && type.bits <= 8, "the type has " + std::to_string(type.bits) + " bits, not 1 to 8");
+  require(type.kind == QuantType::Kind::integer || constant == 0, "floating-point types have no zero point");
   Form form{};
   std::memcpy(form.magic, kMagic, sizeof kMagic);
   form.bits = type.bits;
