@@ -1,0 +1,64 @@
+import assert from 'node:assert/strict';
+import { createRuntime, fromTyped } from '../../native/binding.js';
+import { typeNamed } from '../src/tilus/direct.js';
+import { gpus, gpuTest } from './gpu.js';
+import {
+  BYTES,
+  dequantizeTwin,
+  FORMS,
+  fragmentsTwin,
+  hopperTwins,
+  matmulTwin,
+  sumTwin,
+  transformTwin,
+} from './tilus/cases.js';
+import { compareTwins, nvcc, type Twin, TYPES } from './tilus/device.js';
+
+const SMALL_INTEGERS = TYPES.filter((T) => typeNamed(T).kind === 'int' && T !== 'u8');
+
+gpuTest(
+  'transform, dequantize and matmul of every type and shape: compiled on the device as in the interpreter',
+  async (t) => {
+    if (nvcc === undefined) return t.skip('SKIPPED: nvcc was not found');
+    const twins: Twin[] = [];
+    for (const [seed, T] of TYPES.entries())
+      for (const form of SMALL_INTEGERS.includes(T) ? [...FORMS, BYTES] : FORMS) {
+        const { twin, tiles, codes } = transformTwin(T, form, seed + 1);
+        twins.push(twin, matmulTwin(T, form, tiles, codes));
+        if (form !== BYTES) twins.push(dequantizeTwin(T, form, tiles));
+      }
+    t.diagnostic(`${twins.length} launches of ${TYPES.length} types`);
+    assert.deepEqual(await compareTwins(twins), []);
+  },
+);
+
+gpuTest('sums of parts, and the order of MARLIN and TurboMind', async (t) => {
+  if (nvcc === undefined) return t.skip('SKIPPED: nvcc was not found');
+  const twins = [sumTwin(), fragmentsTwin(4, {}), fragmentsTwin(4, { RM: 2, X: 'bf16' }), fragmentsTwin(2, {})];
+  assert.deepEqual(await compareTwins(twins), []);
+});
+
+gpuTest('programs of sm_90: TMA, barriers and wgmma', async (t) => {
+  if (nvcc === undefined) return t.skip('SKIPPED: nvcc was not found');
+  if (gpus[0]!.arch !== 90) return t.skip('SKIPPED: the device has no wgmma');
+  const types = ['u3', 'i4', 'u8', 'f6e3m2'].filter((T) => TYPES.includes(T));
+  const twins = types.flatMap((T, i) => hopperTwins(T, [64, 32, 128, 8][i]!, 2 + i));
+  assert.deepEqual(await compareTwins(twins), []);
+});
+
+gpuTest('a launch that does not fit is refused by name', async () => {
+  const rt = createRuntime({ device: 'cuda:0' });
+  const host = fromTyped('u8', [64], new Uint8Array(64));
+  const there = rt.upload(host);
+  const params = { cubin: '/nowhere.cubin', kernel: 'k', blocks: 1, threads: 32, shared: 0, arguments: [0, 0] };
+  const refused = async (change: object, code: string, message: RegExp) => {
+    rt.enqueue('launch_program', [there], [], { ...params, ...change });
+    await assert.rejects(rt.sync(), { code, message });
+  };
+  await refused({}, 'LPQ_CUDA_KERNELS', /the cubin \/nowhere\.cubin cannot be read/);
+  await refused({ arguments: [0, 1] }, 'LPQ_NATIVE_ARGUMENT', /arguments have a word out of range/);
+  await refused({ arguments: [2, 0, 2] }, 'LPQ_NATIVE_ARGUMENT', /arguments end within one/);
+  await refused({ shared: 1e6 }, 'LPQ_NATIVE_ARGUMENT', /wants 1000000 bytes of shared memory/);
+  there.dispose();
+  host.dispose();
+});
