@@ -1,5 +1,5 @@
 import { spawn } from 'node:child_process';
-import { existsSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -9,9 +9,12 @@ import type { Kernel } from '../compile/compile.js';
 const native = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..', '..', '..', '..', 'native');
 const HOME = '/usr/local/cuda/bin/nvcc';
 
+/** Kernels of one file: a compiler takes longer to start and to read headers than to compile a kernel. */
+const TOGETHER = 8;
+
 /**
- * Compiles kernels to NAME.cubin in `folder`, with nvcc (NVCC, CUDA's directory or the PATH), `jobs` at once; returns the files in the order
- * of the kernels. `arch`: 80, 86, 89 or 90. Throws LPQ_BUILD.
+ * Compiles kernels with nvcc (NVCC, CUDA's directory or the PATH) to files in `folder`, `jobs` at once; returns the file of each kernel. What
+ * `folder` has of the same text is not compiled again. `arch`: 80, 86, 89 or 90. Throws LPQ_BUILD.
  */
 export async function buildCubins(
   kernels: readonly Kernel[],
@@ -20,27 +23,39 @@ export async function buildCubins(
   { jobs = 1, onBuilt = () => {} }: { readonly jobs?: number; readonly onBuilt?: (done: number) => void } = {},
 ): Promise<string[]> {
   const nvcc = process.env.NVCC ?? (existsSync(HOME) ? HOME : 'nvcc');
-  const files = kernels.map(({ name }) => path.join(folder, `${name}.cubin`));
-  let next = 0;
+  const batches = batchesOf(kernels, Math.max(1, Math.min(TOGETHER, Math.ceil(kernels.length / jobs))));
+  const files = new Map<Kernel, string>();
   let done = 0;
-  let failed = false;
+  const waiting = batches.values();
   const worker = async (): Promise<void> => {
-    while (next < kernels.length && !failed) {
-      const at = next++;
-      const { name, text, features } = kernels[at]!;
-      const source = path.join(folder, `${name}.cu`);
-      await writeFile(source, text);
-      try {
-        await compileFile(nvcc, source, files[at]!, `${arch}${features}`);
-      } catch (error) {
-        failed = true;
-        throw error;
+    for (const batch of waiting) {
+      const { name, features } = batch[0]!;
+      const [source, cubin] = ['cu', 'cubin'].map((ending) => path.join(folder, `${name}.${ending}`)) as [
+        string,
+        string,
+      ];
+      const text = batch.map((kernel) => kernel.text).join('\n');
+      if (!existsSync(cubin) || !existsSync(source) || readFileSync(source, 'utf8') !== text) {
+        await writeFile(source, text);
+        await compileFile(nvcc, source, cubin, `${arch}${features}`);
       }
-      onBuilt(++done);
+      for (const kernel of batch) files.set(kernel, cubin);
+      done += batch.length;
+      onBuilt(done);
     }
   };
-  await Promise.all(Array.from({ length: Math.min(jobs, kernels.length) }, worker));
-  return files;
+  await Promise.all(Array.from({ length: Math.min(jobs, batches.length) }, worker));
+  return kernels.map((kernel) => files.get(kernel)!);
+}
+
+/** Kernels for the same features together. */
+function batchesOf(kernels: readonly Kernel[], most: number): Kernel[][] {
+  const batches: Kernel[][] = [];
+  for (const features of ['', 'a']) {
+    const alike = kernels.filter((kernel) => kernel.features === features);
+    for (let i = 0; i < alike.length; i += most) batches.push(alike.slice(i, i + most));
+  }
+  return batches;
 }
 
 function compileFile(nvcc: string, source: string, output: string, arch: string): Promise<void> {

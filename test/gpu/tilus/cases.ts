@@ -7,7 +7,7 @@ import type { Twin } from './device.js';
 
 type Numbers = Readonly<Record<string, number>>;
 
-/** A shape of weights with the form of the programs: a plain one, one with all that matmul has, one of bf16 in parts. */
+/** A shape of weights with the form of the programs: a plain one, slices of steps, all that matmul has, bf16 in parts. */
 export interface Form {
   readonly m: number;
   readonly settings: Settings;
@@ -33,7 +33,8 @@ const form = (m: number, tile: Numbers & { N: number; K: number }, rest: Setting
 });
 
 export const FORMS: readonly Form[] = [
-  form(5, { N: 64, K: 64, RN: 2, RK: 1 }, {}),
+  form(9, { N: 64, K: 64, RN: 2, RK: 1 }, {}),
+  form(5, { N: 64, K: 256, RN: 2, RK: 2 }, { WK: 4, GROUPS: 2, STAGES: 2 }),
   form(37, { N: 128, K: 256, WN: 4, RN: 2, RK: 2 }, { WM: 2, STAGES: 3, GROUPS: 4, ZEROS: 1, BIAS: 1 }),
   form(
     19,
@@ -49,11 +50,11 @@ export const BYTES = form(
   { STAGES: 3, GROUPS: 2, A: 'i8', X: 'i8', S: 'f32', SUM: 'i32' },
 );
 
-/** Codes of finite numbers. */
-export function codesOf(T: string, count: number, seed: number): number[] {
+/** Codes of finite numbers of at most this size. */
+function codesOf(T: string, count: number, seed: number, most = Number.MAX_VALUE): number[] {
   const random = noise(seed);
-  const finite = Array.from({ length: 2 ** typeNamed(T).bits }, (_, code) => code).filter((code) =>
-    Number.isFinite(numberOf(T, code)),
+  const finite = Array.from({ length: 2 ** typeNamed(T).bits }, (_, code) => code).filter(
+    (code) => Math.abs(numberOf(T, code)) <= most,
   );
   return Array.from({ length: count }, () => finite[random(finite.length)]!);
 }
@@ -64,14 +65,15 @@ const same = (type: string) => (interpreted: Uint8Array, device: Uint8Array) => 
   assert.deepEqual(valuesOf(type, device), valuesOf(type, interpreted));
 };
 
-/** The program that lays out codes, and its output by the interpreter. */
+/** The program that lays out codes of numbers of at most a size, and its output by the interpreter. */
 export function transformTwin(
   T: string,
   { tile, X, N, K }: Form,
   seed: number,
+  most?: number,
 ): { twin: Twin; tiles: Uint8Array; codes: number[] } {
   const { bits } = typeNamed(T);
-  const codes = codesOf(T, N * K, seed);
+  const codes = codesOf(T, N * K, seed, most);
   const transform = check(program('transform'), { settings: { ...tile, T, X } });
   const w_ptr = packed(bits, codes);
   const tiles = new Uint8Array((N * K * bits) / 8);

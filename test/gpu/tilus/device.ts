@@ -1,5 +1,5 @@
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
 import { availableParallelism, tmpdir } from 'node:os';
 import path from 'node:path';
 import { createRuntime } from '../../../native/binding.js';
@@ -31,13 +31,16 @@ export interface Twin {
 
 /**
  * Compiles all programs with nvcc for the device, while the interpreter runs them, then launches and compares each. Returns sentences about
- * those that differ. Outputs are poisoned before the launch (runOnDevice).
+ * those that differ. Outputs are poisoned before the launch (runOnDevice). LPQ_TEST_CUBINS names a folder that keeps what nvcc made, so that
+ * a second run under compute-sanitizer starts no compilers.
  */
-export async function compareTwins(twins: readonly Twin[]): Promise<string[]> {
-  const folder = mkdtempSync(path.join(tmpdir(), 'lpq-tilus-gpu-'));
+export async function compareTwins(name: string, twins: readonly Twin[]): Promise<string[]> {
+  const kept = process.env.LPQ_TEST_CUBINS;
+  const folder = kept ?? mkdtempSync(path.join(tmpdir(), 'lpq-tilus-gpu-'));
+  mkdirSync(folder, { recursive: true });
   const rt = createRuntime({ device: 'cuda:0' });
   try {
-    const kernels: Kernel[] = twins.map(({ program }, i) => compile(program, `${program.name}_${i}`));
+    const kernels: Kernel[] = twins.map(({ program }, i) => compile(program, `${name}_${program.name}_${i}`));
     const building = buildCubins(kernels, gpus[0]!.arch, folder, { jobs: availableParallelism() });
     building.catch(() => {});
     const interpreted: Uint8Array[] = [];
@@ -61,7 +64,7 @@ export async function compareTwins(twins: readonly Twin[]): Promise<string[]> {
     }
     return wrong;
   } finally {
-    rmSync(folder, { recursive: true });
+    if (kept === undefined) rmSync(folder, { recursive: true });
   }
 }
 
