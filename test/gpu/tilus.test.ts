@@ -44,8 +44,13 @@ gpuTest('sums of parts, and the order of MARLIN and TurboMind', async (t) => {
 gpuTest('programs of sm_90: TMA, barriers and wgmma', async (t) => {
   if (nvcc === undefined) return t.skip('SKIPPED: nvcc was not found');
   if (gpus[0]!.arch !== 90) return t.skip('SKIPPED: the device has no wgmma');
-  const types = ['u3', 'i4', 'u8', 'f6e3m2'].filter((T) => TYPES.includes(T));
-  const twins = types.flatMap((T, i) => hopperTwins(T, [64, 32, 128, 8][i]!, 2 + i));
+  const cases = [
+    ['u3', { BM: 64, STAGES: 2 }],
+    ['i4', { BM: 32, STAGES: 3, RK: 2 }],
+    ['u8', { BM: 128, STAGES: 4, SPLIT: 3, O: 'f32' }],
+    ['f6e3m2', { BM: 8, STAGES: 5 }],
+  ] as const;
+  const twins = cases.flatMap(([T, settings]) => (TYPES.includes(T) ? hopperTwins(T, settings) : []));
   assert.deepEqual(await compareTwins('hopper', twins), []);
 });
 

@@ -202,8 +202,9 @@ export function fragmentsTwin(P: number, settings: Settings): Twin {
 }
 
 /** TMA, barriers and products of warpgroups; whole numbers: exact. */
-export function hopperTwins(T: string, BM: number, STAGES: number): Twin[] {
-  const [N, K, m] = [128, 320, 75];
+export function hopperTwins(T: string, settings: Settings & { readonly BM: number }): Twin[] {
+  const [N, K, m] = [128, 384, 75];
+  const { BM, SPLIT = 1, O = 'f16' } = settings;
   const { bits, kind } = typeNamed(T);
   const random = noise(BM);
   const codes = codesOf(T, N * K, BM);
@@ -222,11 +223,11 @@ export function hopperTwins(T: string, BM: number, STAGES: number): Twin[] {
       compare: same('u8'),
     },
     {
-      label: `hopper ${T} ${BM} ${STAGES}`,
-      program: check(program('hopper'), { settings: { T, N, K, BM, STAGES }, arch: 90 }),
+      label: `hopper ${T} ${JSON.stringify(settings)}`,
+      program: check(program('hopper'), { settings: { T, N, K, ...settings }, arch: 90 }),
       args: { a_ptr: elements('f16', a), w_ptr: tiles, s_ptr: elements('f32', scales), m },
-      output: ['c_ptr', 2 * m * N],
-      compare: same('f16'),
+      output: ['c_ptr', ((SPLIT as number) * m * N * typeNamed(O as string).bits) / 8],
+      compare: same(O as string),
     },
   ];
 }
