@@ -13,6 +13,9 @@ import type { ProgramBench, ProgramRow } from './schema.js';
 import { SPACES, type SpaceName } from './space.js';
 import { Buffers, timeContender, timeContenders } from './tune.js';
 
+/** Configurations that a row names. */
+const FASTEST = 8;
+
 export interface ProgramBenchRequest {
   readonly program: SpaceName;
   readonly types: readonly QuantType[];
@@ -128,7 +131,7 @@ class ShapeBench {
       const setting = { type, dtype: 'f16' as const, group: request.group, ...shape, l2Bytes };
       const packed = operands(packedOperands(noise, rt, setting));
       const dense = operands(denseOperands(noise, rt, setting));
-      const us = async (of: Operands, params: Variant = {}) => {
+      const timeOf = async (of: Operands, params: Variant = {}) => {
         try {
           return (await timeProduct(rt, of, m, { passes: request.passes, params })).us;
         } catch (error) {
@@ -140,13 +143,14 @@ class ShapeBench {
       };
       step(`M=${m}, beside others`);
       const portable = { kernel: 'portable', tuned: 0 };
-      const first = [await us(packed, portable), await us(packed)];
+      const first = [await timeOf(packed, portable), await timeOf(packed)];
       const time = await timeContender(rt, buffers, best, request.passes);
-      const second = [await us(packed, portable), await us(packed)];
+      const second = [await timeOf(packed, portable), await timeOf(packed)];
       const [portableUs, choiceUs] = first.map((each, i) => (each === null ? null : Math.min(each, second[i]!)));
       return {
         ...{ type: type.name, ...shape, m, ...time, settings: { ...settings }, timed: timed.length },
-        ...{ portableUs: portableUs!, choiceUs: choiceUs!, cublasUs: await us(dense) },
+        fastest: timed.slice(0, FASTEST).map(({ us, settings: each }) => ({ us, settings: { ...each } })),
+        ...{ portableUs: portableUs!, choiceUs: choiceUs!, cublasUs: await timeOf(dense) },
       };
     } finally {
       buffers.dispose();

@@ -14,6 +14,8 @@ const rowSchema = z.strictObject({
   leastUs: positive,
   settings: settingsSchema,
   timed: count,
+  /** The fastest when all were timed, before they ran beside others. */
+  fastest: z.array(z.strictObject({ us: positive, settings: settingsSchema })),
   /** Hand-written kernels: the portable one, and the library's choice; null where there is none. */
   portableUs: positive.nullable(),
   choiceUs: positive.nullable(),

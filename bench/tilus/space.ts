@@ -1,3 +1,4 @@
+import { quantType } from '../../src/core/quant-type.js';
 import type { Settings } from '../../src/tilus/check/check.js';
 import { combinations } from '../../src/tilus/enumerate.js';
 
@@ -11,11 +12,12 @@ export interface ProgramPoint {
 }
 
 const TILE = 16;
-/** Fewer blocks leave most of a device idle; more have too little to do each. */
-const [FEWEST_BLOCKS, MOST_BLOCKS] = [60, 4000];
-/** For products of one row of tiles, and of more. */
-const FEW = { RN: [1, 2, 4], RK: [2, 4], STAGES: [2, 3, 4], SPLIT: [1, 2] };
-const MANY = { RN: [1, 2, 4], RK: [2, 4], STAGES: [2, 3, 4], SPLIT: [1] };
+/** Fewer blocks leave most of a device idle. */
+const FEWEST_BLOCKS = 60;
+/** Configurations of a product of one row of tiles. */
+const MOST = 400;
+/** What ranks them: a multiprocessor of sm_80 and later, bytes that must be on their way to keep memory busy. */
+const DEVICE = { multiprocessors: 132, shared: 166_912, threads: 1024, bytes: 40_960 };
 
 /** Programs that compute products, and the configurations of each that are worth timing. */
 export const SPACES = { matmul: matmulSpace, hopper: hopperSpace } as const;
@@ -36,34 +38,62 @@ function hopperSpace({ type, k, n, m }: ProgramPoint): Settings[] {
     .map((settings) => ({ T: type, N: n, K: k, ...settings, ...(settings.SPLIT === 1 ? {} : { O: 'f32' }) }));
 }
 
-/** Tiles, stages and parts of K that are worth timing for a product: about 200, most of which a device has room for. */
 function matmulSpace(point: ProgramPoint): Settings[] {
-  const { type, k, n, m } = point;
+  const { type, k, n } = point;
   const group = point.group === 0 ? k : point.group;
-  const rows = Math.ceil(m / TILE);
-  const values =
-    rows <= 1
-      ? { ...{ WM: [1], RM: [1], WN: [1, 2, 4], WK: [2, 4, 8] }, ...FEW }
-      : { ...{ WM: [1, 2, 4], RM: [1, 2, 4, 8], WN: [2, 4, 8], WK: [1] }, ...MANY };
-  return combinations(values)
-    .filter((settings) => {
-      const { WM, RM, WN, WK, RN, RK, STAGES, SPLIT } = settings as Record<keyof typeof values, number>;
-      const [bm, bn, slice] = [TILE * WM * RM, 8 * WN * RN, TILE * RK];
-      const bk = slice * WK;
-      const steps = k / bk / SPLIT;
-      const blocks = Math.ceil(m / bm) * (n / bn) * SPLIT;
-      const warps = WM * WN * WK;
-      const fits = n % bn === 0 && Number.isInteger(steps) && steps >= STAGES && group % slice === 0;
-      if (!fits || (group % bk !== 0 && bk % group !== 0)) return false;
-      if (rows <= 1) return warps >= 4 && warps <= 16 && blocks >= FEWEST_BLOCKS && blocks <= MOST_BLOCKS;
-      return warps >= 4 && warps <= 8 && bm <= TILE * 2 ** Math.ceil(Math.log2(rows)) && RM * RN <= 16;
-    })
-    .map((settings) => ({
-      T: type,
-      N: n,
-      K: k,
-      GROUPS: k / group,
-      ...settings,
-      ...(settings.SPLIT === 1 ? {} : { O: 'f32' }),
-    }));
+  const found = point.m <= TILE ? fewTokens({ ...point, group }) : manyTokens({ ...point, group });
+  const constants = { T: type, N: n, K: k, GROUPS: k / group };
+  return found.map((settings) => ({ ...constants, ...settings, ...(settings.SPLIT === 1 ? {} : { O: 'f32' }) }));
+}
+
+/** Groups end where slices of steps do, and steps are whole. */
+function fits({ k, n, group }: ProgramPoint, slice: number, bk: number, bn: number, steps: number): boolean {
+  const whole = n % bn === 0 && Number.isInteger(steps) && k % group === 0 && group % slice === 0;
+  return whole && (group % bk === 0 || bk % group === 0);
+}
+
+/** One row of tiles: those of all combinations that keep most bytes of weights on their way, on all multiprocessors alike. */
+function fewTokens(point: ProgramPoint): Settings[] {
+  const { k, n, type } = point;
+  const { bits } = quantType(type);
+  const warps = { WM: [1], RM: [1], WN: [1, 2, 4, 8], WK: [1, 2, 4, 8] };
+  const values = { ...warps, RN: [1, 2, 4], RK: [2, 4, 8], STAGES: [2, 3, 4, 6, 8], SPLIT: [1, 2, 4, 8] };
+  const ranked = combinations(values).flatMap((settings) => {
+    const { WN, WK, RN, RK, STAGES, SPLIT } = settings as Record<keyof typeof values, number>;
+    const [bn, slice] = [8 * WN * RN, TILE * RK];
+    const bk = slice * WK;
+    const steps = k / bk / SPLIT;
+    const threads = 32 * WN * WK;
+    const blocks = (n / bn) * SPLIT;
+    const weights = (bk * bn * bits) / 8;
+    const sums = WK > 1 ? 4 * TILE * WK * bn : 0;
+    const shared = STAGES * (2 * TILE * bk + weights + 2 * bn * Math.max(1, bk / point.group)) + sums;
+    if (!fits(point, slice, bk, bn, steps) || steps < STAGES || shared > DEVICE.shared) return [];
+    if (threads < 128 || threads > 512 || blocks < FEWEST_BLOCKS) return [];
+    const resident = Math.min(Math.floor(DEVICE.shared / shared), Math.floor(DEVICE.threads / threads));
+    const perUnit = Math.min(resident, blocks / DEVICE.multiprocessors);
+    const rounds = blocks / DEVICE.multiprocessors / Math.max(1, Math.min(resident, Math.ceil(perUnit)));
+    const even = rounds / Math.ceil(rounds);
+    const busy = Math.min(1, (perUnit * (STAGES - 1) * weights) / DEVICE.bytes);
+    return [{ settings, score: busy * even * (SPLIT === 1 ? 1 : 0.9) }];
+  });
+  return ranked
+    .sort((a, b) => b.score - a.score)
+    .slice(0, MOST)
+    .map(({ settings }) => settings);
+}
+
+function manyTokens(point: ProgramPoint): Settings[] {
+  const { k, m } = point;
+  const most = TILE * 2 ** Math.ceil(Math.log2(m / TILE));
+  const warps = { WM: [1, 2, 4], RM: [1, 2, 4, 8], WN: [2, 4, 8], WK: [1] };
+  const values = { ...warps, RN: [1, 2, 4], RK: [2, 4], STAGES: [2, 3, 4], SPLIT: [1] };
+  return combinations(values).filter((settings) => {
+    const { WM, RM, WN, RN, RK, STAGES } = settings as Record<keyof typeof values, number>;
+    const bk = TILE * RK;
+    const count = WM * WN;
+    const tile = TILE * WM * RM;
+    if (!fits(point, bk, bk, 8 * WN * RN, k / bk) || k / bk < STAGES) return false;
+    return count >= 4 && count <= 8 && tile <= most && 4 * tile >= Math.min(most, 512) && RM * RN >= 4 && RM * RN <= 16;
+  });
 }
