@@ -140,8 +140,8 @@ void CudaExec::launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsi
   check(launch_with(&config, kernels_->find(kernel, shared), arguments, nullptr), "launching " + kernel);
 }
 
-void CudaExec::launch_loaded(const std::string& cubin, const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared,
-                             void** arguments) {
+void CudaExec::launch_loaded(const std::string& cubin, const std::string& kernel, Dim3 grid, Dim3 block,
+                             unsigned shared, void** arguments) {
   require(kernels_ != nullptr, "programs are launched on a device only");
   launch_raw(kernels_->load(cubin, kernel), grid, block, shared, arguments, false);
 }

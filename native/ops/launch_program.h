@@ -13,9 +13,9 @@ struct ProgramArgument {
   int64_t element = 0, sizes[3] = {}, box[3] = {};
 };
 
-// Blocks of one dimension of the kernel `kernel` of the file `cubin`, which is read at its first launch: a path stands for the
-// same bytes as long as the runtime lives. `arguments` lists each parameter: 0, tensor; 1, number; 2, tensor, element,
-// sizes, box.
+// Blocks of one dimension of the kernel `kernel` of the file `cubin`, which is read at its first launch: a path stands
+// for the same bytes as long as the runtime lives. `arguments` lists each parameter: 0, tensor; 1, number; 2, tensor,
+// element, sizes, box.
 struct LaunchProgram : Arguments {
   const std::string& cubin = text("cubin");
   const std::string& kernel = text("kernel");

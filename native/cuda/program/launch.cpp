@@ -1,6 +1,6 @@
 // launch_program: kernels of cubins that are made while lpq runs.
-#include "cuda/gemm/tensor_maps.h"
 #include "cuda/launch.h"
+#include "cuda/gemm/tensor_maps.h"
 #include "ops/launch_program.h"
 
 namespace lpq::cuda {
