@@ -1,4 +1,3 @@
-import { quantType } from '../../src/core/quant-type.js';
 import type { Settings } from '../../src/tilus/check/check.js';
 import { combinations } from '../../src/tilus/enumerate.js';
 
@@ -12,12 +11,13 @@ export interface ProgramPoint {
 }
 
 const TILE = 16;
-/** Fewer blocks leave most of a device idle. */
-const FEWEST_BLOCKS = 60;
-/** Configurations of a product of one row of tiles. */
-const MOST = 400;
-/** What ranks them: a multiprocessor of sm_80 and later, bytes that must be on their way to keep memory busy. */
-const DEVICE = { multiprocessors: 132, shared: 166_912, threads: 1024, bytes: 40_960 };
+/** Fewer blocks leave most of a device idle; more have too little to do each. */
+const [FEWEST_BLOCKS, MOST_BLOCKS] = [60, 4000];
+/** Of one row of tiles: slices of K in a block, or many parts of K in blocks of their own. */
+const FEW = [
+  { WN: [1, 2, 4], WK: [2, 4, 8], RN: [1, 2, 4], RK: [2, 4], STAGES: [2, 3, 4], SPLIT: [1, 2] },
+  { WN: [4, 8], WK: [1], RN: [1, 2], RK: [4, 8], STAGES: [3, 4], SPLIT: [4, 8] },
+];
 
 /** Programs that compute products, and the configurations of each that are worth timing. */
 export const SPACES = { matmul: matmulSpace, hopper: hopperSpace } as const;
@@ -52,35 +52,16 @@ function fits({ k, n, group }: ProgramPoint, slice: number, bk: number, bn: numb
   return whole && (group % bk === 0 || bk % group === 0);
 }
 
-/** One row of tiles: those of all combinations that keep most bytes of weights on their way, on all multiprocessors alike. */
 function fewTokens(point: ProgramPoint): Settings[] {
-  const { k, n, type } = point;
-  const { bits } = quantType(type);
-  const warps = { WM: [1], RM: [1], WN: [1, 2, 4, 8], WK: [1, 2, 4, 8] };
-  const values = { ...warps, RN: [1, 2, 4], RK: [2, 4, 8], STAGES: [2, 3, 4, 6, 8], SPLIT: [1, 2, 4, 8] };
-  const ranked = combinations(values).flatMap((settings) => {
-    const { WN, WK, RN, RK, STAGES, SPLIT } = settings as Record<keyof typeof values, number>;
+  const { k, n } = point;
+  return FEW.flatMap((values) => combinations({ WM: [1], RM: [1], ...values })).filter((settings) => {
+    const { WN, WK, RN, RK, STAGES, SPLIT } = settings as Record<keyof (typeof FEW)[number], number>;
     const [bn, slice] = [8 * WN * RN, TILE * RK];
-    const bk = slice * WK;
-    const steps = k / bk / SPLIT;
-    const threads = 32 * WN * WK;
+    const steps = k / (slice * WK) / SPLIT;
     const blocks = (n / bn) * SPLIT;
-    const weights = (bk * bn * bits) / 8;
-    const sums = WK > 1 ? 4 * TILE * WK * bn : 0;
-    const shared = STAGES * (2 * TILE * bk + weights + 2 * bn * Math.max(1, bk / point.group)) + sums;
-    if (!fits(point, slice, bk, bn, steps) || steps < STAGES || shared > DEVICE.shared) return [];
-    if (threads < 128 || threads > 512 || blocks < FEWEST_BLOCKS) return [];
-    const resident = Math.min(Math.floor(DEVICE.shared / shared), Math.floor(DEVICE.threads / threads));
-    const perUnit = Math.min(resident, blocks / DEVICE.multiprocessors);
-    const rounds = blocks / DEVICE.multiprocessors / Math.max(1, Math.min(resident, Math.ceil(perUnit)));
-    const even = rounds / Math.ceil(rounds);
-    const busy = Math.min(1, (perUnit * (STAGES - 1) * weights) / DEVICE.bytes);
-    return [{ settings, score: busy * even * (SPLIT === 1 ? 1 : 0.9) }];
+    if (!fits(point, slice, slice * WK, bn, steps) || steps < STAGES) return false;
+    return WN * WK >= 4 && WN * WK <= 16 && blocks >= FEWEST_BLOCKS && blocks <= MOST_BLOCKS;
   });
-  return ranked
-    .sort((a, b) => b.score - a.score)
-    .slice(0, MOST)
-    .map(({ settings }) => settings);
 }
 
 function manyTokens(point: ProgramPoint): Settings[] {
