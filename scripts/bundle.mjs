@@ -112,6 +112,8 @@ symlinkSync(library, path.join(target, 'native/build/liblpq_kernels.so'));
 put('native/library/lpq_kernels.h', 'include/lpq_kernels.h');
 for (const file of [...filesBelow('examples'), ...filesBelow('test/gpu/library')])
   if (/\.(c|py)$/.test(file)) put(file);
+// What the text of compiled programs of tiles includes.
+for (const file of filesBelow('native/cuda/ptx')) if (file.endsWith('.cuh')) put(file);
 // What the GPU tests read.
 for (const file of filesBelow('test/fixtures/architectures')) if (!file.endsWith('.py')) put(file);
 const config = readFileSync(path.join(root, 'scripts/bundle/lpq_kernels.pc'), 'utf8');

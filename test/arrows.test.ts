@@ -11,7 +11,7 @@ const ARROWS: Readonly<Record<string, readonly string[]>> = {
   core: [],
   binding: ['core'],
   layout: ['core', 'binding'],
-  tilus: ['core', 'layout'],
+  tilus: ['core', 'layout', 'binding'],
   formats: ['core', 'binding'],
   hub: ['core', 'binding'],
   stream: ['core', 'formats', 'hub'],
@@ -30,7 +30,7 @@ const ARROWS: Readonly<Record<string, readonly string[]>> = {
   verify: ['core', 'binding', 'formats', 'model'],
   artifact: ['core', 'binding', 'formats', 'model', 'pack', 'verify'],
   report: ['core', 'formats'],
-  bench: ['core', 'formats', 'binding', 'model', 'calibrate', 'quantize', 'layout', 'pack', 'kv', 'generate'],
+  bench: ['core', 'formats', 'binding', 'model', 'calibrate', 'quantize', 'layout', 'pack', 'kv', 'generate', 'tilus'],
   cli: [
     'core',
     'binding',

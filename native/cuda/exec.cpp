@@ -140,6 +140,12 @@ void CudaExec::launch_raw(const std::string& kernel, Dim3 grid, Dim3 block, unsi
   check(launch_with(&config, kernels_->find(kernel, shared), arguments, nullptr), "launching " + kernel);
 }
 
+void CudaExec::launch_loaded(const std::string& cubin, const std::string& kernel, Dim3 grid, Dim3 block,
+                             unsigned shared, void** arguments) {
+  require(kernels_ != nullptr, "programs are launched on a device only");
+  launch_raw(kernels_->load(cubin, kernel), grid, block, shared, arguments, false);
+}
+
 int CudaExec::resident_clusters(const std::string& kernel, int threads, unsigned shared, int cluster) {
   if (!kernels_)
     return facts_.multiprocessors / cluster;  // of a described device: as if its clusters fitted without a gap

@@ -123,6 +123,10 @@ class CudaExec {
     void* pointers[sizeof...(Args) + 1] = {const_cast<void*>(static_cast<const void*>(&args))...};
     launch_raw(kernel, grid, block, shared, pointers, true);
   }
+  // As launch, of a kernel of the cubin at this path, which is read at the first launch (LPQ_CUDA_KERNELS, as
+  // Kernels::load).
+  void launch_loaded(const std::string& cubin, const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared,
+                     void** arguments);
   // As launch, `cluster` blocks in a row a cluster; `overlap`: it may start while the operation before still runs,
   // which the kernel waits for by itself (griddepcontrol.wait) before it touches what that one writes. Needs a device
   // of 9.0.

@@ -97,9 +97,36 @@ Kernels::Kernels(CUcontext context, const std::string& path) {
   if (modules_.empty()) throw Failure("LPQ_CUDA_KERNELS", path + " has no code for this device");
 }
 
+std::string Kernels::load(const std::string& cubin, const std::string& kernel) {
+  const std::string name = cubin + ':' + kernel;
+  std::lock_guard lock(mutex_);
+  if (functions_.count(name)) return name;
+  CUmodule& module = loaded_[cubin];
+  if (!module) {
+    std::ifstream file(cubin, std::ios::binary);
+    if (!file) throw Failure("LPQ_CUDA_KERNELS", "the cubin " + cubin + " cannot be read");
+    const std::vector<char> image{std::istreambuf_iterator<char>(file), {}};
+    const CUresult result = driver().module_load(&module, image.data());
+    if (result != kSuccess) {
+      loaded_.erase(cubin);
+      const char* reason = nullptr;
+      driver().error_string(result, &reason);
+      throw Failure("LPQ_CUDA_KERNELS",
+                    "the cubin " + cubin + " cannot be loaded: " + (reason ? reason : std::to_string(result)));
+    }
+    modules_.push_back(module);
+  }
+  Entry entry{module};
+  if (driver().module_function(&entry.function, module, kernel.c_str()) != kSuccess)
+    throw Failure("LPQ_CUDA_KERNELS", "no kernel of the cubin " + cubin + " is called " + kernel);
+  functions_[name] = entry;
+  return name;
+}
+
 void Kernels::unload() noexcept {
   std::lock_guard lock(mutex_);
   functions_.clear();
+  loaded_.clear();
   for (const CUmodule module : modules_) driver().module_unload(module);
   modules_.clear();
 }

@@ -46,6 +46,9 @@ class Kernels {
   bool has(const std::string& name);
   // As find, with the right to `shared` bytes of dynamic shared memory.
   CUfunction find(const std::string& name, unsigned shared);
+  // The name by which find() knows a kernel of the cubin at this path; the file is read once. Throws
+  // Failure("LPQ_CUDA_KERNELS") when there is no such file, no code for this device or no such kernel in it.
+  std::string load(const std::string& cubin, const std::string& kernel);
   // Gives the modules back; nothing may use them any more, on the device either. The context must be current.
   void unload() noexcept;
 
@@ -59,7 +62,8 @@ class Kernels {
   std::vector<char> image_;
   std::vector<CUmodule> modules_;
   std::map<std::string, Entry> functions_;
-  std::set<std::string> elsewhere_;  // of files without code for this device
+  std::map<std::string, CUmodule> loaded_;  // by the paths of their cubins
+  std::set<std::string> elsewhere_;         // of files without code for this device
 };
 
 // lpq_kernels.fatbin: LPQ_CUDA_FATBIN, else next to the addon or program that this code is part of.

@@ -5,11 +5,13 @@ import { commonOptions, type Run } from '../run.js';
 import { line } from '../terminal/terminal.js';
 import { openProgram, type ProgramFlags, programOptions } from './program.js';
 import { tilusRunCommand } from './run.js';
+import { tilusTuneCommand } from './tune.js';
 
-/** `lpq tilus show`, `compile` and `run`. */
+/** `lpq tilus show`, `compile`, `run` and `tune`. */
 export function tilusCommand(program: Command, run: Run): Command {
-  const tilus = program.command('tilus').description('show, compile and run programs of tiles');
-  for (const command of [showCommand, compileCommand, tilusRunCommand]) commonOptions(command(tilus, run));
+  const tilus = program.command('tilus').description('show, compile, run and tune programs of tiles');
+  for (const command of [showCommand, compileCommand, tilusRunCommand, tilusTuneCommand])
+    commonOptions(command(tilus, run));
   return tilus;
 }
 
@@ -81,7 +83,7 @@ async function compileProgram(name: string, flags: CompileFlags, run: Run): Prom
     return;
   }
   if (output.endsWith('.cu')) await (await import('../../report/write.js')).replaceFile(output, kernel.text);
-  else await (await import('./nvcc.js')).writeCubin(output, kernel.text, `${arch}${kernel.features}`);
+  else await (await import('./nvcc.js')).writeCubin(output, kernel, arch);
   run.report.result(
     { ...facts, output },
     line`wrote ${output}: ${kernel.name}, ${kernel.threads} threads, ${kernel.sharedBytes} bytes of shared memory\n`,

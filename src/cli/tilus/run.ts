@@ -2,11 +2,13 @@ import { existsSync, readFileSync, renameSync, rmSync, writeFileSync } from 'nod
 import { setImmediate } from 'node:timers/promises';
 import type { Command } from 'commander';
 import { writeError } from '../../../formats/directory/write-error.js';
+import { tell } from '../../core/activity.js';
 import { LpqError } from '../../core/error.js';
 import type { LaunchArguments } from '../../tilus/interpret/run.js';
 import { collect } from '../options/parse.js';
 import type { Run } from '../run.js';
-import { openProgram, type ProgramFlags, programOptions } from './program.js';
+import { openDevice } from './device.js';
+import { knownArch, openProgram, type ProgramFlags, programOptions } from './program.js';
 
 /** How long blocks run before signals are heard. */
 const TURN_MS = 50;
@@ -14,12 +16,17 @@ const TURN_MS = 50;
 interface RunFlags extends ProgramFlags {
   readonly in?: readonly string[];
   readonly out?: readonly string[];
+  readonly device: string;
 }
 
 /** `lpq tilus run`. */
 export function tilusRunCommand(tilus: Command, run: Run): Command {
   return programOptions(
-    tilus.command('run').description('run a program exactly on the CPU; report races and reads of unwritten memory'),
+    tilus
+      .command('run')
+      .description(
+        'run a program exactly on the CPU and report races and reads of unwritten memory; or on a CUDA device',
+      ),
   )
     .option('--in <name=value>', 'a parameter: a number, or a file of its bytes; may be repeated', collect)
     .option(
@@ -27,12 +34,11 @@ export function tilusRunCommand(tilus: Command, run: Run): Command {
       'an output parameter: its file and its number of bytes; may be repeated',
       collect,
     )
+    .option('--device <device>', 'cpu: the interpreter; cuda or cuda:N: compiled with nvcc', 'cpu')
     .action((name: string, flags: RunFlags) => runProgram(name, flags, run));
 }
 
 async function runProgram(name: string, flags: RunFlags, run: Run): Promise<void> {
-  const { Launch } = await import('../../tilus/interpret/run.js');
-  const { program } = openProgram(name, flags);
   const args: Record<string, LaunchArguments[string]> = {};
   for (const each of flags.in ?? []) {
     const [parameter, value] = halves('--in', each, 'NAME=NUMBER or NAME=FILE');
@@ -50,6 +56,24 @@ async function runProgram(name: string, flags: RunFlags, run: Run): Promise<void
     args[parameter] = { output };
     return { parameter, file, output };
   });
+  const found = await (flags.device === 'cpu' ? interpret : launch)(name, flags, args, run);
+  for (const { file, output } of outputs) write(file, output);
+  const { unwritten = {}, printed = '' } = found;
+  for (const { parameter } of outputs)
+    if (unwritten[parameter]! > 0) run.report.warn(`${unwritten[parameter]} bytes of ${parameter} were not written`);
+  run.report.result({ command: 'tilus run', device: flags.device, ...found }, printed);
+}
+
+interface Found {
+  readonly name: string;
+  readonly executed?: number;
+  readonly unwritten?: Readonly<Record<string, number>>;
+  readonly printed?: string;
+}
+
+async function interpret(name: string, flags: RunFlags, args: LaunchArguments, run: Run): Promise<Found> {
+  const { Launch } = await import('../../tilus/interpret/run.js');
+  const { program } = openProgram(name, flags);
   const launch = new Launch(program, args);
   const task = run.report.task('run', launch.blocks, false);
   for (let number = 0, turn = performance.now(); number < launch.blocks; number++) {
@@ -62,11 +86,26 @@ async function runProgram(name: string, flags: RunFlags, run: Run): Promise<void
     turn = performance.now();
   }
   task.end();
-  const { printed, unwritten, executed } = launch.result();
-  for (const { file, output } of outputs) write(file, output);
-  for (const { parameter } of outputs)
-    if (unwritten[parameter]! > 0) run.report.warn(`${unwritten[parameter]} bytes of ${parameter} were not written`);
-  run.report.result({ command: 'tilus run', name: program.name, executed, unwritten, printed }, printed);
+  return { name: program.name, ...launch.result() };
+}
+
+async function launch(name: string, flags: RunFlags, args: LaunchArguments, run: Run): Promise<Found> {
+  const { Launch } = await import('../../tilus/interpret/run.js');
+  const { compile } = await import('../../tilus/compile/compile.js');
+  const { buildCubins } = await import('../../tilus/device/nvcc.js');
+  const { runOnDevice } = await import('../../tilus/device/run.js');
+  const { withFolder } = await import('./nvcc.js');
+  const { rt, gpu } = openDevice(run, flags.device);
+  const { program } = openProgram(name, flags, knownArch(gpu.arch));
+  new Launch(program, args); // the same errors as on the CPU
+  const kernel = compile(program);
+  await withFolder(async (folder) => {
+    tell('compiling with nvcc');
+    const [cubin] = await buildCubins([kernel], gpu.arch, folder);
+    tell(`running on ${gpu.name}`);
+    await runOnDevice(rt, { program, kernel, cubin: cubin! }, args);
+  });
+  return { name: program.name };
 }
 
 function halves(option: string, text: string, expected: string): [string, string] {

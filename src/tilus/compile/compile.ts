@@ -15,6 +15,8 @@ export interface Kernel {
   readonly sharedBytes: number;
   /** Bytes of the workspace, to which the last parameter points; 0: no such parameter. */
   readonly workspaceBytes: number;
+  /** The pointers at which it stores. */
+  readonly written: ReadonlySet<string>;
   /** Tensor maps that follow the program's parameters. */
   readonly maps: readonly BoxMap[];
   /** The architecture for nvcc: a number of --arch, with the `a` that instructions of sm_90 need. */
@@ -65,6 +67,7 @@ export function compile(program: Program, name = program.name): Kernel {
     threads: program.threads,
     sharedBytes: program.shared.bytes,
     workspaceBytes: unit.workspaceBytes,
+    written: stored,
     maps: unit.maps,
     features: unit.hopper ? 'a' : '',
     selected: unit.selected,

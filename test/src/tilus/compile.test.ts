@@ -84,6 +84,7 @@ const FORMS: readonly Form[] = [
     O: 'bf16',
   },
   { m: 70, K: 64, N: 64, WM: 2, WN: 2, RM: 2, RN: 2, RK: 2, STAGES: 2, A: 'f32', BIAS: 1, O: 'f32' },
+  { m: 11, K: 128, N: 32, RN: 2, WK: 4, STAGES: 2, GROUPS: 4, BIAS: 1 },
 ];
 
 /** Codes of finite numbers that f16 holds, so that no sum of the test is infinite. */

@@ -8,7 +8,7 @@ import { program, programText } from '../../../src/tilus/programs.js';
 import { elements, noise, numberOf, packed, typeNamed } from './direct.js';
 import { hostCompiler, simulate } from './simulated.js';
 
-const [N, K, m, BM] = [64, 320, 40, 32];
+const [N, K, m, BM] = [64, 384, 40, 32];
 
 function operands(T: string) {
   const random = noise(9);
@@ -31,7 +31,7 @@ function operands(T: string) {
 test('a program of sm_90: TMA, barriers and products of warpgroups, in the interpreter and compiled', (t) => {
   const launches = ['u3', 'f6e3m2'].map((T, i) => {
     const { args, want } = operands(T);
-    const hopper = check(program('hopper'), { settings: { T, N, K, BM, STAGES: 3 + (i % 2) }, arch: 90 });
+    const hopper = check(program('hopper'), { settings: { T, N, K, BM, STAGES: 3 + (i % 2), RK: 1 + i }, arch: 90 });
     const made = new Uint8Array(2 * m * N);
     const ran = run(hopper, { ...args, c_ptr: { output: made } });
     assert.equal(ran.unwritten.c_ptr, 0);
@@ -71,17 +71,18 @@ test('what a warpgroup leaves undefined is reported', () => {
   };
   const cases: readonly (readonly [RegExp, string, string?])[] = [
     [
-      /reads byte 0 of shared memory before the copy of line 24 .* has arrived$/,
+      /reads byte 0 of shared memory before the copy of line 31 .* has arrived$/,
       'BarrierWait(full, step % STAGES, step / STAGES % 2)',
       'x = 0',
     ],
-    [/reads total while products add to it$/, '        WarpgroupWait()\n'],
+    [/reads total while products add to it$/, '            WarpgroupWait()\n'],
+    [/byte \d+ of shared memory, which .* with no Synchronize in between$/, '        Synchronize()\n'],
     [
-      /thread 0 writes byte \d+ of shared memory, which others read with no Synchronize in between$/,
-      '        Synchronize()\n',
+      /waits forever: 0 of 1 copies of this phase have begun$/,
+      'range(RK):\n                CopyTensor(sa, ga, full, early',
+      'range(RK - early):\n                CopyTensor(sa, ga, full, early',
     ],
-    [/waits forever: 0 of 1 copies of this phase have begun$/, 'min(STAGES - 1, STEPS)', '1'],
-    [/waits forever: 1 of 2 copies/, 'AllocateBarrier(STAGES)', 'AllocateBarrier(STAGES, 2)'],
+    [/waits forever: 1 of 2 copies/, 'AllocateBarrier(STAGES, RK)', 'AllocateBarrier(STAGES, 2)'],
     [/takes barrier 4 of 4$/, 'BarrierWait(full, step % STAGES', 'BarrierWait(full, STAGES'],
     [/the operand in shared memory must be swizzled, with rows of 64 numbers$/, 'BM = 64', 'BM = 40'],
     [/TMA copies rows of 128 bytes to a swizzled tensor$/, 'swizzle=1', 'swizzle=0'],
@@ -89,5 +90,5 @@ test('what a warpgroup leaves undefined is reported', () => {
   ];
   for (const [message, line, instead] of cases)
     assert.throws(without(line, instead), { code: 'LPQ_TILUS', message }, line);
-  assert.throws(() => check(program('hopper')), { message: /^line 21, .*: this instruction needs sm_90$/ });
+  assert.throws(() => check(program('hopper')), { message: /^line 24, .*: this instruction needs sm_90$/ });
 });

@@ -32,7 +32,7 @@ const product = Array.from({ length: m * N }, (_, i) => {
   return sum;
 });
 
-/** Transforms, dequantizes, multiplies pipelined in two parts of K, adds these up; whether all is right. */
+/** Transforms, dequantizes, multiplies pipelined in two parts of K, adds these up, multiplies in slices of K; whether all is right. */
 function right(texts: Texts): boolean {
   const launch = (
     name: string,
@@ -60,6 +60,9 @@ function right(texts: Texts): boolean {
   const form = { ...settings, WM: 2, RM: 1, STAGES: 3, SPLIT: 2, O: 'f32' };
   const parts = launch('matmul', form, { ...more, a_ptr: elements('f16', a), w_ptr: tiles }, 'c_ptr', 8 * m * N);
   const c = launch('sum', { N, SPLIT: 2, BIAS: 1, O: 'f32' }, { ...more, parts_ptr: parts }, 'c_ptr', 4 * m * N);
+  const slices = { ...settings, WM: 2, WK: 2, STAGES: 2, BIAS: 1, O: 'f32' };
+  const whole = launch('matmul', slices, { ...more, a_ptr: elements('f16', a), w_ptr: tiles }, 'c_ptr', 4 * m * N);
+  if (String(valuesOf('f32', whole)) !== String(product)) return false;
   return String(valuesOf('f16', dequantized)) === String(weights) && String(valuesOf('f32', c)) === String(product);
 }
 
@@ -88,7 +91,12 @@ const MUTANTS: readonly (readonly [program: string, from: string, to: string])[]
   ['matmul', '(m + BM - 1) / BM', 'm / BM'],
   ['matmul', 'min(STAGES - 1, STEPS)', '1'],
   ['matmul', 'total = Dot(x, w, total)', 'Dot(x, w, total)'],
-  ['matmul', 'LA = spatial(WM, 1).replicate(WN)', 'LA = replicate(WN).spatial(WM, 1)'],
+  ['matmul', 'LS = spatial(WK * WM, 1).replicate(WN)', 'LS = replicate(WN).spatial(WK * WM, 1)'],
+  ['matmul', 'LA = spatial(1, WK).spatial(WM, 1)', 'LA = spatial(WM, 1).spatial(1, WK)'],
+  ['matmul', 'StoreShared(total, sc)\n        Synchronize()', 'StoreShared(total, sc)'],
+  ['matmul', 'range(1, WK)', 'range(WK)'],
+  ['matmul', 'offset=[slice * BM:, 0:]', 'offset=[0:, 0:]'],
+  ['matmul', 'K / BK * WK, N / BN', 'K / BK, N / BN'],
   ['matmul', 'SPLIT = 1  ', 'SPLITS = 1'],
   ['matmul', 'init=0.0', 'init=1.0'],
   ['sum', 'range(1, SPLIT)', 'range(SPLIT)'],

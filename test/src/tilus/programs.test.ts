@@ -107,6 +107,8 @@ test('every form of matmul: pipelined, split, grouped, with zero points and bias
     { m: 20, STAGES: 4, WN: 4, RN: 1, RK: 2, A: 'f32', SCALED: 0 },
     { m: 16, SPLIT: 2, BIAS: 0, SCALED: 1, O: 'f32' },
     { m: 19, A: 'i8', X: 'i8', S: 'f32', SUM: 'i32', SCALED: 1, BIAS: 1 },
+    { m: 7, WK: 2, GROUPS: 2, SCALED: 1, ZEROS: 1, BIAS: 1 },
+    { m: 21, WK: 2, WM: 2, RN: 2, STAGES: 2, GROUPS: 2, SCALED: 1, ZEROS: 1, SPLIT: 1 },
     { m: 19, A: 'i8', X: 'i8', S: 'f32', SUM: 'i32', GROUPS: 1, STAGES: 2, SCALED: 1 },
   ];
   for (const { m, ...form } of forms) {

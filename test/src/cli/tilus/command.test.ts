@@ -4,6 +4,7 @@ import path from 'node:path';
 import { test } from 'node:test';
 import { lpq, scratch } from '../lpq.js';
 
+const TUNE = ['tune', 'transform', '--try', 'WN=1,2', '--try', 'RK=1,2'];
 const SMALL = ['--set', 'T=u4', '--set', 'K=32', '--set', 'N=32'];
 
 test('lpq tilus run transforms and dequantizes files', async (t) => {
@@ -103,6 +104,15 @@ test('lpq tilus refuses what it cannot do, and writes nothing', async (t) => {
       '--out',
       `c_ptr=${out}:64`,
     ],
+    [3, /^LPQ_DEVICE {2}--device cuda:99 is not available/, 'run', 'sum', '--device', 'cuda:99'],
+    [2, /^LPQ_USAGE {2}there is nothing to tune/, 'tune', 'transform'],
+    [2, /^LPQ_USAGE {2}the launch needs the number m/, 'tune', 'matmul', '--try', 'WN=1,2'],
+    [2, /^LPQ_USAGE {2}--in does not take 'n=1'\n.*\n.*m=NUMBER/, 'tune', 'matmul', '--in', 'n=1', '--try', 'WN=1,2'],
+    [2, /^LPQ_USAGE {2}--in does not take 'm=1'\n.*\n.*takes no numbers/, 'tune', 'transform', '--in', 'm=1'],
+    [2, /^LPQ_USAGE {2}--try does not take 'WN'/, 'tune', 'transform', '--try', 'WN'],
+    [2, /^LPQ_USAGE {2}there are 4 configurations, more than --most 3/, ...TUNE, '--most', '3'],
+    [3, /^LPQ_DEVICE {2}--device cuda:99 is not available/, ...TUNE, '--device', 'cuda:99'],
+    [2, /^LPQ_USAGE {2}programs are compiled for a CUDA device/, ...TUNE, '--device', 'cpu'],
   ];
   for (const [code, message, ...words] of cases) {
     const ran = await lpq(['tilus', ...words]);
