@@ -1,5 +1,5 @@
-// tune_start, tune_grid, tune_round, tune_step: rounding that is trained (SignRound, Cheng et al. 2023,
-// arXiv:2309.05516, section 3). tune_scale_gradient, tune_adam: scales that are trained for fixed codes. CPU only.
+// tune_aim: targets of weights that are trained, whose codes follow by coordinate descent. tune_start, tune_grid,
+// tune_round, tune_step: rounding that is trained (SignRound, Cheng et al. 2023, arXiv:2309.05516, section 3). tune_scale_gradient, tune_adam: scales that are trained for fixed codes. CPU only.
 //
 // A weight w of a group of scale S and zero Z stands for (q - Z) S, q = nearest(w / S + Z + V d), where d is the
 // distance of grid points there (integers: 1) and V a shift that is trained, with S = stored(s f) and Z = whole(z + e)
@@ -17,6 +17,23 @@ struct TuneGroups {
     return {w.dim(0), w.dim(1), length, groups_along(w.dim(1), length)};
   }
   Dims shape() const { return {n, groups}; }
+};
+
+// One step of targets t f32 [N,K], in place: against directions p f32 [N,K], and back towards the quantized weights w f32
+// [N,K]: t = w + leak (t - w) - rate u p / most. By rows: u is the mean size of the scales [N,G], most f32 [N] (in
+// place) the largest root mean square of p that there was; where it is 0, the row has no step.
+struct TuneAim : Arguments {
+  const Tensor& p = input("p", {f32}, {-1, -1});
+  const Tensor& w = input("w", {f32}, p.shape);
+  const Tensor& scale = input("scale", {f32}, {p.dim(0), -1});
+  const Tensor& t = in_place("t", {f32}, p.shape);
+  const Tensor& most = in_place("most", {f32}, {p.dim(0)});
+  float rate = real("rate"), leak = real("leak");
+
+  explicit TuneAim(const Call& call) : Arguments(call, "tune_aim") {
+    require(leak >= 0 && leak <= 1, "leak is " + std::to_string(leak) + ", which is 0 to 1");
+    done();
+  }
 };
 
 // v f32 [N,K]: the least shifts with which w f32 [N,K] rounds to codes U8 [N,K], raw bit patterns of `type`.

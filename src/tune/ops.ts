@@ -4,6 +4,12 @@ type Grouped = { groupSize: number } & OpParams;
 
 /** The native operations of trained rounding (native/ops/tune.h states their contracts); `p` has typeParams() of the type. */
 export const tuneOps = {
+  aim: (
+    rt: NativeRuntime,
+    t: { p: Tensor; w: Tensor; scale: Tensor; t: Tensor; most: Tensor },
+    p: { rate: number; leak: number },
+  ) => rt.enqueue('tune_aim', [t.p, t.w, t.scale, t.t, t.most], [t.t, t.most], p),
+
   start: (rt: NativeRuntime, t: { w: Tensor; codes: Tensor; scale: Tensor; zero: Tensor }, v: Tensor, p: Grouped) =>
     rt.enqueue('tune_start', [t.w, t.codes, t.scale, t.zero], [v], p),
 

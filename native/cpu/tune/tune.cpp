@@ -1,4 +1,4 @@
-// tune_start, tune_grid, tune_round, tune_step, tune_scale_gradient, tune_adam.
+// tune_aim, tune_start, tune_grid, tune_round, tune_step, tune_scale_gradient, tune_adam.
 #include "ops/tune.h"
 
 #include <algorithm>
@@ -38,6 +38,22 @@ template <class Body>
 void groups(Exec& exec, const ops::TuneGroups& of, const Body& body) {
   exec.pool.for_each(of.n, rows_grain(of.k), [&](int64_t row) {
     for (int64_t g = 0; g < of.groups; ++g) body(row * of.groups + g, row * of.k + g * of.length);
+  });
+}
+
+void aim(Call& call, Exec& exec) {
+  const ops::TuneAim a(call);
+  const int64_t k = a.p.dim(1), groups = a.scale.dim(1);
+  const float *p = a.p.data<float>(), *w = a.w.data<float>(), *scale = a.scale.data<float>();
+  float *t = a.t.data<float>(), *most = a.most.data<float>();
+  exec.pool.for_each(a.p.dim(0), rows_grain(k), [&](int64_t row) {
+    double squares = 0, unit = 0;
+    for (int64_t i = row * k; i < (row + 1) * k; ++i) squares += static_cast<double>(p[i]) * static_cast<double>(p[i]);
+    for (int64_t g = row * groups; g < (row + 1) * groups; ++g) unit += std::fabs(static_cast<double>(scale[g]));
+    most[row] = std::max(most[row], static_cast<float>(std::sqrt(squares / static_cast<double>(k))));
+    const float step =
+        most[row] == 0.0f ? 0.0f : a.rate * static_cast<float>(unit / static_cast<double>(groups)) / most[row];
+    for (int64_t i = row * k; i < (row + 1) * k; ++i) t[i] = w[i] + a.leak * (t[i] - w[i]) - step * p[i];
   });
 }
 
@@ -156,6 +172,7 @@ void adam(Call& call, Exec& exec) {
   });
 }
 
+LPQ_OP(aim, "tune_aim");
 LPQ_OP(start, "tune_start");
 LPQ_OP(grid, "tune_grid");
 LPQ_OP(round, "tune_round");
