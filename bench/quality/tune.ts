@@ -3,8 +3,9 @@
  * books, ctx 512). Settings are chosen by `unused`, windows of the calibration text that no run was given; `valid` is the table's text.
  *
  *   node dist/bench/quality/tune.js [--model DIR] --rows "W4 g128 sym,W2 g64 asym" --seeds 0,1 [--steps 200] [--scales 300]
- *     [--set rate=2,scaleRate=0.5] [--set-scales rate=0.05] [--text FILE] [--threads N] [--choose] [--json FILE]
+ *     [--base rtn] [--set rate=2,leak=0.5] [--set-scales rate=0.05] [--text FILE] [--threads N] [--choose] [--json FILE]
  *
+ * Rows mxfp4 and nvfp4 are of those types. --base: the method that is trained (gptq); with --steps 0 it stays as it is.
  * --choose: perplexity on `unused` alone. --scales: steps on the scales, on fresh windows of the calibration text; all of it, but with
  * --choose for `unused`, which then is what no run was given. --text: perplexity of the first 60,000 bytes of another text, too.
  */
@@ -24,6 +25,7 @@ import { openModel } from '../../src/model/graph.js';
 import type { Quantizer } from '../../src/quantize/quantizer.js';
 import { type ModuleLine, quantizeCheckpoint } from '../../src/quantize/run.js';
 import { schemeFromOptions } from '../../src/quantize/scheme.js';
+import { rtnQuantizer } from '../../src/rtn/quantizer.js';
 import { TUNE_DEFAULTS, type TuneOptions } from '../../src/tune/options.js';
 import { tuned } from '../../src/tune/quantizer.js';
 import { furtherSequences, SCALE_DEFAULTS, type ScaleOptions } from '../../src/tune/scales/options.js';
@@ -37,6 +39,7 @@ const { values } = parseArgs({
   options: {
     model: { type: 'string', default: path.join(shareDirectory(), 'tiny-llama') },
     rows: { type: 'string' },
+    base: { type: 'string', default: 'gptq' },
     seeds: { type: 'string', default: '0' },
     steps: { type: 'string', default: '200' },
     scales: { type: 'string', default: '0' },
@@ -76,7 +79,9 @@ function schemeOf(row: string) {
 
 /** The quantizer of the options. */
 function quantizerOf(seed: number): Quantizer {
-  const base = gptqQuantizer(GPTQ_DEFAULTS);
+  // Blocks are trained on what the unquantized model computes.
+  const rounded = { ...rtnQuantizer(), statistics: true, original: true };
+  const base = values.base === 'rtn' ? rounded : gptqQuantizer(GPTQ_DEFAULTS);
   const [steps, scales] = [Number(values.steps), Number(values.scales)];
   const trained = steps > 0 ? tuned(base, { ...TUNE_DEFAULTS, ...set, steps, seed }) : base;
   return scales > 0 ? withTrainedScales(trained, { ...SCALE_DEFAULTS, ...setScales, steps: scales, seed }) : trained;
