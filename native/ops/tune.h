@@ -15,8 +15,8 @@ struct TuneGroups {
   Dims shape() const { return {n, groups}; }
 };
 
-// One step of targets t f32 [N,K], in place: against directions p f32 [N,K], and back towards the quantized weights w f32
-// [N,K]: t = w + leak (t - w) - rate u p / most. By rows: u is the mean size of the scales [N,G], most f32 [N] (in
+// One step of targets t f32 [N,K], in place: against directions p f32 [N,K], and back towards the quantized weights w
+// f32 [N,K]: t = w + leak (t - w) - rate u p / most. By rows: u is the mean size of the scales [N,G], most f32 [N] (in
 // place) the largest root mean square of p that there was; where it is 0, the row has no step.
 struct TuneAim : Arguments {
   const Tensor& p = input("p", {f32}, {-1, -1});

@@ -35,7 +35,9 @@ export async function quantizeInto(
   const { settings, source, output, rules } = options;
   const started = performance.now();
   const method = methodOf(settings);
-  const quantizer = await method.quantizer(settings);
+  const solver = await method.quantizer(settings);
+  const begun = options.begun === undefined ? undefined : await opened(options.begun, options);
+  const quantizer = begun?.quantizer(solver) ?? solver;
   const { clock } = noted ?? {};
   const calibrates = readsText(method, settings) && !statistics;
   clock?.enter(calibrates ? 'calibration text' : 'preflight');
@@ -118,9 +120,11 @@ export async function quantizeInto(
       directory = made;
       registerOutput(made, run);
     },
-  ).catch((error: unknown) => {
-    throw resumable(error, directory);
-  });
+  )
+    .catch((error: unknown) => {
+      throw resumable(error, directory);
+    })
+    .finally(() => begun?.close());
   task?.end();
   for (const rt of rts) rt.products = 'f32'; // what follows measures and proves
   const seconds = (performance.now() - started) / 1000;
@@ -153,6 +157,15 @@ function tellOfIdle(modules: readonly ModuleLine[], run: Run): void {
   run.report.warn(
     `${counted(idle.length, 'module')} saw fewer calibration tokens than an eighth of their input features, so lpq rounds them to nearest: ${[...named, ...more].join(', ')} (use more --samples, or --moe-coverage for experts)`,
     { modules: idle },
+  );
+}
+
+/** The checkpoint that training begins with. */
+async function opened(from: string, { source, settings, rules }: QuantizeOptions) {
+  const { schemesFrom } = await import('./schemes.js');
+  const { beginning } = await import('./begun.js');
+  return withSource(source, async (checkpoint) =>
+    beginning(from, checkpoint, { ...schemesFrom(settings, rules), lmHead: settings.lmHead, settings }),
   );
 }
 
