@@ -23,4 +23,15 @@ export const REFERENCES: Readonly<Record<string, References>> = {
       'W2 g64 asym': 48.266,
     },
   },
+  'tiny-qwen3-moe': {
+    unquantized: 31.8759,
+    rows: {
+      'W4 g128 sym': 32.1219,
+      'W4 g128 asym': 32.0808,
+      'W3 g128 sym': 33.0624,
+      'W3 g128 asym': 32.7758,
+      'W2 g64 sym': 38.8352,
+      'W2 g64 asym': 37.0564,
+    },
+  },
 };
