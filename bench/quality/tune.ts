@@ -77,11 +77,16 @@ function schemeOf(row: string) {
   return schemeFromOptions({ bits: Number(width.slice(1)), groupSize: Number(group.slice(1)), asym: grid === 'asym' });
 }
 
+const BASES: Readonly<Record<string, () => Quantizer>> = {
+  gptq: () => gptqQuantizer(GPTQ_DEFAULTS),
+  // Blocks are trained on what the unquantized model computes.
+  rtn: () => ({ ...rtnQuantizer(), statistics: true, original: true }),
+};
+
 /** The quantizer of the options. */
 function quantizerOf(seed: number): Quantizer {
-  // Blocks are trained on what the unquantized model computes.
-  const rounded = { ...rtnQuantizer(), statistics: true, original: true };
-  const base = values.base === 'rtn' ? rounded : gptqQuantizer(GPTQ_DEFAULTS);
+  const base = BASES[values.base]?.();
+  if (!base) throw new RangeError(`--base ${values.base}: one of ${Object.keys(BASES).join(', ')}`);
   const [steps, scales] = [Number(values.steps), Number(values.scales)];
   const trained = steps > 0 ? tuned(base, { ...TUNE_DEFAULTS, ...set, steps, seed }) : base;
   return scales > 0 ? withTrainedScales(trained, { ...SCALE_DEFAULTS, ...setScales, steps: scales, seed }) : trained;
