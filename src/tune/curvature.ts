@@ -1,7 +1,7 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { uploadTyped } from '../../native/binding.js';
+import { gptqOps } from '../../native/gptq-ops.js';
 import { ops } from '../../native/ops.js';
-import { gptqOps } from '../gptq/ops.js';
 
 /** Second moments of what some linears read, K channels, and their inverse. */
 export class Curvature {

@@ -1,8 +1,8 @@
 import { type NativeRuntime, type Tensor, uploadTyped } from '../../native/binding.js';
+import { gptqOps, type SolveInputs } from '../../native/gptq-ops.js';
 import { ops } from '../../native/ops.js';
 import { groupSizeOf } from '../core/granularity.js';
 import { typeParams } from '../core/quant-type.js';
-import { gptqOps, type SolveInputs } from '../gptq/ops.js';
 import { constantZero } from '../quantize/grid.js';
 import type { QuantizedModule } from '../quantize/result.js';
 import type { Curvature } from './curvature.js';
