@@ -1,10 +1,11 @@
 /**
- * Perplexity of tiny-llama with trained rounding against the figures of the original GPTQ code (128 windows of 512 tokens of the bundled
+ * Perplexity of a model with trained rounding against the figures of another GPTQ (references.ts; 128 windows of 512 tokens of the bundled
  * books, ctx 512). Settings are chosen by `unused`, windows of the calibration text that no run was given; `valid` is the table's text.
  *
- *   node dist/bench/quality/tune.js --rows "W4 g128 sym,W2 g64 asym" --seeds 0,1 [--steps 200] [--scales 300]
- *     [--set rate=2,scaleRate=0.5] [--set-scales rate=0.05] [--text FILE] [--threads N] [--choose] [--json FILE]
+ *   node dist/bench/quality/tune.js [--model DIR] --rows "W4 g128 sym,W2 g64 asym" --seeds 0,1 [--steps 200] [--scales 300]
+ *     [--base rtn] [--set rate=2,leak=0.5] [--set-scales rate=0.05] [--text FILE] [--threads N] [--choose] [--json FILE]
  *
+ * Rows mxfp4 and nvfp4 are of those types. --base: the method that is trained (gptq); with --steps 0 it stays as it is.
  * --choose: perplexity on `unused` alone. --scales: steps on the scales, on fresh windows of the calibration text; all of it, but with
  * --choose for `unused`, which then is what no run was given. --text: perplexity of the first 60,000 bytes of another text, too.
  */
@@ -24,27 +25,21 @@ import { openModel } from '../../src/model/graph.js';
 import type { Quantizer } from '../../src/quantize/quantizer.js';
 import { type ModuleLine, quantizeCheckpoint } from '../../src/quantize/run.js';
 import { schemeFromOptions } from '../../src/quantize/scheme.js';
+import { rtnQuantizer } from '../../src/rtn/quantizer.js';
 import { TUNE_DEFAULTS, type TuneOptions } from '../../src/tune/options.js';
 import { tuned } from '../../src/tune/quantizer.js';
 import { furtherSequences, SCALE_DEFAULTS, type ScaleOptions } from '../../src/tune/scales/options.js';
 import { withTrainedScales } from '../../src/tune/scales/quantizer.js';
 import { processorName } from '../machine.js';
+import { REFERENCES } from './references.js';
 
-/** Of the unquantized model, and the reference GPTQ's best column (act-order, mse) by row. */
-const SOURCE_PPL = 24.8284;
-const REFERENCE: Readonly<Record<string, number>> = {
-  'W4 g128 sym': 25.728,
-  'W4 g128 asym': 25.532,
-  'W3 g128 sym': 28.755,
-  'W3 g128 asym': 28.319,
-  'W2 g64 sym': 54.244,
-  'W2 g64 asym': 48.266,
-};
 const [SAMPLES, LENGTH, CTX, UNUSED, OTHER_BYTES] = [128, 512, 512, 128, 60_000];
 
 const { values } = parseArgs({
   options: {
-    rows: { type: 'string', default: Object.keys(REFERENCE).join(',') },
+    model: { type: 'string', default: path.join(shareDirectory(), 'tiny-llama') },
+    rows: { type: 'string' },
+    base: { type: 'string', default: 'gptq' },
     seeds: { type: 'string', default: '0' },
     steps: { type: 'string', default: '200' },
     scales: { type: 'string', default: '0' },
@@ -57,7 +52,9 @@ const { values } = parseArgs({
   },
 });
 
-const model = path.join(shareDirectory(), 'tiny-llama');
+const { model } = values;
+/** Models are known by the name of their directory; others get no shares. */
+const known = REFERENCES[path.basename(path.resolve(model))];
 const threads = Number(values.threads);
 /** As `lpq quantize` computes, and as `lpq eval` does. */
 const [solving, rt] = [createRuntime({ threads, products: 'bf16' }), createRuntime({ threads })];
@@ -80,9 +77,16 @@ function schemeOf(row: string) {
   return schemeFromOptions({ bits: Number(width.slice(1)), groupSize: Number(group.slice(1)), asym: grid === 'asym' });
 }
 
+const BASES: Readonly<Record<string, () => Quantizer>> = {
+  gptq: () => gptqQuantizer(GPTQ_DEFAULTS),
+  // Blocks are trained on what the unquantized model computes.
+  rtn: () => ({ ...rtnQuantizer(), statistics: true, original: true }),
+};
+
 /** The quantizer of the options. */
 function quantizerOf(seed: number): Quantizer {
-  const base = gptqQuantizer(GPTQ_DEFAULTS);
+  const base = BASES[values.base]?.();
+  if (!base) throw new RangeError(`--base ${values.base}: one of ${Object.keys(BASES).join(', ')}`);
   const [steps, scales] = [Number(values.steps), Number(values.scales)];
   const trained = steps > 0 ? tuned(base, { ...TUNE_DEFAULTS, ...set, steps, seed }) : base;
   return scales > 0 ? withTrainedScales(trained, { ...SCALE_DEFAULTS, ...setScales, steps: scales, seed }) : trained;
@@ -150,13 +154,13 @@ async function run(row: string, seed: number) {
 
 const results: object[] = [];
 const shares: number[] = [];
-for (const row of values.rows.split(',')) {
+for (const row of values.rows?.split(',') ?? Object.keys(known?.rows ?? {})) {
   for (const seed of values.seeds.split(',').map(Number)) {
     const made = await run(row, seed);
-    const reference = REFERENCE[row];
+    const reference = known?.rows[row];
     const share =
-      made.valid !== undefined && reference !== undefined
-        ? Math.log(made.valid / SOURCE_PPL) / Math.log(reference / SOURCE_PPL)
+      made.valid !== undefined && known !== undefined && reference !== undefined
+        ? Math.log(made.valid / known.unquantized) / Math.log(reference / known.unquantized)
         : undefined;
     if (share !== undefined) shares.push(share);
     results.push({ row, ...made, ...(share !== undefined && { share }) });

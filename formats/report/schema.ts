@@ -39,7 +39,8 @@ export const measuresSchema = z.strictObject({
   tune: z
     .strictObject({
       steps: z.int().positive(),
-      start: z.enum(['least', 'nearest']).default('least'),
+      /** Of earlier versions alone. */
+      start: z.enum(['least', 'nearest']).optional(),
       kept: z.int().nonnegative(),
       curve: z.array(z.strictObject({ step: z.int().nonnegative(), loss: finite })),
     })

@@ -2,8 +2,6 @@
 #include <dlfcn.h>
 
 #include <chrono>
-#include <cstdlib>
-#include <cstring>
 
 #include "cuda/backend.h"
 

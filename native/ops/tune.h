@@ -1,9 +1,5 @@
-// tune_start, tune_grid, tune_round, tune_step: rounding that is trained (SignRound, Cheng et al. 2023,
-// arXiv:2309.05516, section 3). tune_scale_gradient, tune_adam: scales that are trained for fixed codes. CPU only.
-//
-// A weight w of a group of scale S and zero Z stands for (q - Z) S, q = nearest(w / S + Z + V d), where d is the
-// distance of grid points there (integers: 1) and V a shift that is trained, with S = stored(s f) and Z = whole(z + e)
-// by a factor f and a shift e a group. Derivatives pass nearest(), stored() and whole() as if they were not there.
+// tune_aim: targets of weights that are trained, whose codes follow by coordinate descent (gptq_descend). tune_grid,
+// tune_scale_gradient, tune_adam: scales that are trained for fixed codes. CPU only.
 #pragma once
 #include "ops/quant.h"
 
@@ -19,17 +15,21 @@ struct TuneGroups {
   Dims shape() const { return {n, groups}; }
 };
 
-// v f32 [N,K]: the least shifts with which w f32 [N,K] rounds to codes U8 [N,K], raw bit patterns of `type`.
-struct TuneStart : Arguments {
-  QuantType type = quant_type();
-  const Tensor& w = input("w", {f32}, {-1, -1});
-  TuneGroups of = TuneGroups::read(*this, w);
-  const Tensor& codes = input("codes", {u8}, w.shape);
-  const Tensor& scale = input("scale", {f32}, of.shape());
-  const Tensor& zero = input("zero", {f32}, of.shape());
-  const Tensor& v = output("v", {f32}, w.shape);
+// One step of targets t f32 [N,K], in place: against directions p f32 [N,K], and back towards the quantized weights w
+// f32 [N,K]: t = w + leak (t - w) - rate u p / most. By rows: u is the mean size of the scales [N,G], most f32 [N] (in
+// place) the largest root mean square of p that there was; where it is 0, the row has no step.
+struct TuneAim : Arguments {
+  const Tensor& p = input("p", {f32}, {-1, -1});
+  const Tensor& w = input("w", {f32}, p.shape);
+  const Tensor& scale = input("scale", {f32}, {p.dim(0), -1});
+  const Tensor& t = in_place("t", {f32}, p.shape);
+  const Tensor& most = in_place("most", {f32}, {p.dim(0)});
+  float rate = real("rate"), leak = real("leak");
 
-  explicit TuneStart(const Call& call) : Arguments(call, "tune_start") { done(); }
+  explicit TuneAim(const Call& call) : Arguments(call, "tune_aim") {
+    require(leak >= 0 && leak <= 1, "leak is " + std::to_string(leak) + ", which is 0 to 1");
+    done();
+  }
 };
 
 // Scales as stored, and what they stand for times `unit` (1), the second level: s, f f32 [N,G] -> stored [N,G] in a
@@ -47,39 +47,6 @@ struct TuneGrid : Arguments {
   float unit = real("unit", 1);
 
   explicit TuneGrid(const Call& call) : Arguments(call, "tune_grid") { done(); }
-};
-
-// y f32 [N,K] = what w f32 [N,K] rounds to with the shifts v; codes U8 [N,K] (optional) its codes.
-struct TuneRound : Arguments {
-  QuantType type = quant_type();
-  const Tensor& w = input("w", {f32}, {-1, -1});
-  TuneGroups of = TuneGroups::read(*this, w);
-  const Tensor& v = input("v", {f32}, w.shape);
-  const Tensor& scale = input("scale", {f32}, of.shape());
-  const Tensor& zero = input("zero", {f32}, of.shape());
-  const Tensor& y = output("y", {f32}, w.shape);
-  const Tensor* codes = output_if(flag("codes"), "codes", {u8}, w.shape);
-
-  explicit TuneRound(const Call& call) : Arguments(call, "tune_round") { done(); }
-};
-
-// One step against the signs of the gradient g f32 [N,K] with respect to y: v -= rate sign(dL/dv), f by factorRate,
-// within [0.25, 2], e by zeroRate, in place; a rate of 0 leaves its own. Derivatives of a group are added in f64 in
-// order.
-struct TuneStep : Arguments {
-  QuantType type = quant_type();
-  const Tensor& w = input("w", {f32}, {-1, -1});
-  TuneGroups of = TuneGroups::read(*this, w);
-  const Tensor& g = input("g", {f32}, w.shape);
-  const Tensor& s = input("s", {f32}, of.shape());
-  const Tensor& scale = input("scale", {f32}, of.shape());
-  const Tensor& zero = input("zero", {f32}, of.shape());
-  const Tensor& v = in_place("v", {f32}, w.shape);
-  const Tensor& f = in_place("f", {f32}, of.shape());
-  const Tensor& e = in_place("e", {f32}, of.shape());
-  float rate = real("rate"), factor_rate = real("factorRate"), zero_rate = real("zeroRate");
-
-  explicit TuneStep(const Call& call) : Arguments(call, "tune_step") { done(); }
 };
 
 // The gradient with respect to factors of scales, codes and zeros fixed: dw, w f32 [N,K], a weight and the gradient

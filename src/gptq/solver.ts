@@ -1,4 +1,5 @@
 import { type NativeRuntime, readTyped, type Tensor, uploadTyped } from '../../native/binding.js';
+import { gptqOps, type SolveInputs } from '../../native/gptq-ops.js';
 import { ops } from '../../native/ops.js';
 import type { FeedStatistics } from '../calibrate/statistics.js';
 import { groupCount, printGranularity } from '../core/granularity.js';
@@ -15,7 +16,6 @@ import {
 } from '../quantize/round.js';
 import type { QuantScheme } from '../quantize/scheme.js';
 import { storedZeros } from '../quantize/stored.js';
-import { gptqOps, type SolveInputs } from './ops.js';
 import type { GptqOptions } from './options.js';
 import { solvingGroups, solvingOrder } from './order.js';
 

@@ -32,6 +32,8 @@ export interface Method {
   readonly codes?: { readonly block: number };
   /** The option by which it goes on with the whole model at the end, for which it reads all of the source again and again. */
   wholeModel?(settings: OptionValues): string | undefined;
+  /** Whether settings go on from codes, which may be those of an earlier checkpoint (begun.ts). */
+  continues?(settings: OptionValues): boolean;
   /** How many calibration sequences it wants beyond the samples, as far as the text has them. */
   further?(settings: OptionValues): number;
   /** Number format of the CPU's products (NativeRuntime.products) until weights are solved; default f32. */

@@ -35,26 +35,9 @@ export class KeptModules {
 
   /** `plainHead`: lm_head, where it is not to be quantized. Throws LPQ_REDO where the checkpoint is not one to go on from, LPQ_CANONICAL and what else opening it throws. */
   static open({ match, from }: Redo, source: SourceView, plainHead: string | undefined): KeptModules {
-    const checkpoint = CanonicalCheckpoint.open(from);
+    const checkpoint = openEarlier(from, source);
     try {
-      const { provenance, modules } = canonicalSchema.parse(checkpoint.manifest);
-      const other = otherSource(provenance.source, source.dir, source.weights.fingerprint());
-      if (other)
-        throw new LpqError('LPQ_REDO', `${from} was made from another model than ${source.dir}`, {
-          ...other,
-          hint: 'Give the model that it was quantized from.',
-        });
-      const odd = Object.entries(modules).find(([, module]) => !isPlain(module));
-      if (odd)
-        throw new LpqError(
-          'LPQ_REDO',
-          `${odd[0]} of ${from} depends on other modules and cannot be kept without them`,
-          {
-            got: `--method ${provenance.method}`,
-            expected: 'a checkpoint that lpq quantize made with --method rtn or gptq',
-            hint: 'Quantize the whole model again.',
-          },
-        );
+      const { modules } = canonicalSchema.parse(checkpoint.manifest);
       if (plainHead !== undefined && match.test(plainHead) && Object.hasOwn(modules, plainHead))
         throw new LpqError('LPQ_REDO', `--redo matches ${plainHead}, which ${from} quantizes and this run does not`, {
           hint: 'Add --lm-head, or let --redo match less.',
@@ -128,6 +111,31 @@ export class KeptModules {
 
   close(): void {
     this.checkpoint.close();
+  }
+}
+
+/** A checkpoint to go on from. Throws LPQ_REDO where it is of another model, or has modules that stand for nothing alone. */
+export function openEarlier(from: string, source: SourceView): CanonicalCheckpoint {
+  const checkpoint = CanonicalCheckpoint.open(from);
+  try {
+    const { provenance, modules } = canonicalSchema.parse(checkpoint.manifest);
+    const other = otherSource(provenance.source, source.dir, source.weights.fingerprint());
+    if (other)
+      throw new LpqError('LPQ_REDO', `${from} was made from another model than ${source.dir}`, {
+        ...other,
+        hint: 'Give the model that it was quantized from.',
+      });
+    const odd = Object.entries(modules).find(([, module]) => !isPlain(module));
+    if (odd)
+      throw new LpqError('LPQ_REDO', `${odd[0]} of ${from} depends on other modules and cannot be kept without them`, {
+        got: `--method ${provenance.method}`,
+        expected: 'a checkpoint that lpq quantize made with --method rtn or gptq',
+        hint: 'Quantize the whole model again.',
+      });
+    return checkpoint;
+  } catch (error) {
+    checkpoint.close();
+    throw error;
   }
 }
 

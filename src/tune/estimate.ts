@@ -28,12 +28,21 @@ export function trainingNeeds(
   if (tune) {
     const tokens = Number(settings.samples) * Number(settings.seqLen);
     const batch = Math.min(tokens, STEP_TOKENS);
-    // Forward, and the gradients of inputs and of weights; looks take an eighth of the data forward.
-    const passes = 3 * tune.steps * batch + (Math.min(tune.steps, LOOKS) + 1) * Math.max(batch, tokens / 8);
+    // Forward, and the gradients of inputs and of weights; looks take an eighth of the data forward, moments half of it.
+    const looks = (Math.min(tune.steps, LOOKS) + 1) * Math.max(batch, tokens / 8);
+    const passes = 3 * tune.steps * batch + looks + tokens / 2;
     for (const block of trained) {
-      operations += passes * blockOperations(block, plans[block.index]);
-      const weights = linearsOf(block).reduce((sum, { name, n, k }) => sum + (modules.has(name) ? n * k : 0), 0);
-      beside = Math.max(beside, 4 * (6 * weights + madeFloats(block) * batch));
+      const linears = linearsOf(block).filter(({ name }) => modules.has(name));
+      const feeds = block.stages.flatMap((stage) => stage.feeds).map((feed) => feed.linears[0]?.k ?? 0);
+      const sum = (values: readonly number[]) => values.reduce((a, b) => a + b, 0);
+      // A step multiplies gradients and errors of codes by a matrix [K,K] each.
+      const steps = (tune.steps + Math.min(tune.steps, tune.refits)) * sum(linears.map(({ n, k }) => 4 * n * k * k));
+      const moments = sum(feeds.map((k) => tokens * k * k + 3 * k ** 3));
+      operations += passes * blockOperations(block, plans[block.index]) + steps + moments;
+      const weights = linears.map(({ n, k }) => n * k);
+      const floats = 6 * sum(weights) + 2 * Math.max(0, ...weights) + madeFloats(block) * batch;
+      // Moments in f64, and two matrices made of them.
+      beside = Math.max(beside, 4 * floats + 16 * sum(feeds.map((k) => k * k)));
     }
   }
   return {

@@ -3,19 +3,16 @@ import type { MethodOption, OptionValues } from '../quantize/option.js';
 /** How codes are trained; what a checkpoint records of it beside the options of the command. */
 export interface TuneOptions {
   readonly steps: number;
-  /** How far shifts can go in all steps together, twice, in distances of grid points; scales likewise, in shares. */
+  /** Half of how far a target can go in all steps together, in grid points. */
   readonly rate: number;
-  readonly scaleRate: number;
-  /** Where training begins. */
-  readonly start: Start | 'best';
-  /** With the best start: the share of `steps` that each start is tried for. */
-  readonly trial: number;
+  /** How often e-fold a target comes back to its weight in all steps together. */
+  readonly leak: number;
+  /** Damping of second moments, as a fraction of mean(diag H). */
+  readonly damp: number;
+  /** How often scales are refit. */
+  readonly refits: number;
   readonly seed: number;
 }
-
-/** The least shifts that round to the codes of the method before, or none: the nearest codes by its scales. */
-export type Start = 'least' | 'nearest';
-export const STARTS: readonly Start[] = ['least', 'nearest'];
 
 export const DEFAULT_STEPS = 200;
 /** How often the batches held out are asked. */
@@ -23,10 +20,10 @@ export const LOOKS = 20;
 
 /** What no option of the command sets. */
 export const TUNE_DEFAULTS: Omit<TuneOptions, 'steps' | 'seed'> = {
-  rate: 1,
-  scaleRate: 1,
-  start: 'least',
-  trial: 0.15,
+  rate: 3,
+  leak: 1,
+  damp: 0.05,
+  refits: 10,
 };
 
 /** Of methods whose codes can be trained. */

@@ -5,13 +5,14 @@ import type { Quantizer } from '../quantize/quantizer.js';
 import { mapTensors, type QuantizedModule } from '../quantize/result.js';
 import { dequantizeResult } from '../quantize/stored.js';
 import { withoutGradient } from './block.js';
-import { Latent } from './latent.js';
+import type { Curvature } from './curvature.js';
 import type { TuneOptions } from './options.js';
-import { train } from './train.js';
+import { Target } from './target.js';
+import { curvatures, train } from './train.js';
+import { Trainer } from './trainer.js';
 
 /**
- * A method whose codes, scales and zero points are trained on the block's output afterwards (SignRound, arXiv:2309.05516, from the codes
- * of `base`). Blocks with an operation that has no vector-Jacobian product stay as `base` made them, and so do 2:4 weights.
+ * A method whose codes and scales are trained on the block's output afterwards, from the codes of `base`. Blocks with an operation that has no vector-Jacobian product stay as `base` made them, and so do 2:4 weights.
  */
 export function tuned(base: Quantizer, options: TuneOptions): Quantizer {
   let warned = false;
@@ -38,37 +39,53 @@ export function tuned(base: Quantizer, options: TuneOptions): Quantizer {
 }
 
 /** Under names of their own among the options of the method before; `steps` are an option of the command. */
-function recorded({ rate, scaleRate, start, trial, seed }: TuneOptions): Readonly<Record<string, unknown>> {
-  return { tuneRate: rate, tuneScaleRate: scaleRate, tuneStart: start, tuneTrial: trial, tuneSeed: seed };
+function recorded({ rate, leak, damp, refits, seed }: TuneOptions): Readonly<Record<string, unknown>> {
+  return { tuneRate: rate, tuneLeak: leak, tuneDamp: damp, tuneRefits: refits, tuneSeed: seed };
 }
 
 /** Puts trained modules in the place of those that the task begins with. */
 async function tuneBlock(task: BlockTask, solved: Map<string, QuantizedModule>, options: TuneOptions): Promise<void> {
   const { rt, weights } = task.lanes[0] as BlockLane;
-  const latents = new Map<string, Latent>();
   const started = performance.now();
   const around: BlockWeights = new Map(weights);
-  const sparse: Tensor[] = [];
+  const owned: { dispose(): void }[] = [];
+  const dense = [...solved].filter(([, { mask }]) => !mask);
   try {
+    // What linears read is that of the codes before them.
     for (const [name, module] of solved) {
-      const key = `${name}.weight`;
-      if (module.mask) sparse.push(dequantizeResult(rt, module));
-      else latents.set(name, Latent.begin(rt, weights.get(key) as Tensor, module));
-      around.set(key, latents.get(name)?.weight ?? (sparse.at(-1) as Tensor));
+      const weight = dequantizeResult(rt, module);
+      owned.push(weight);
+      around.set(`${name}.weight`, weight);
     }
-    if (latents.size === 0) return;
-    const training = await train(task, around, latents, options);
-    const seconds = (performance.now() - started) / 1000 / latents.size;
-    for (const [name, latent] of latents) {
+    if (dense.length === 0) return;
+    const moments = await curvatures(
+      new Trainer(task, around, new Map()),
+      new Set(dense.map(([name]) => name)),
+      options.damp,
+    );
+    owned.push(...new Set(moments.values()));
+    const targets = new Map<string, Target>();
+    for (const [name, module] of dense) {
+      const key = `${name}.weight`;
+      const target = Target.begin(rt, weights.get(key) as Tensor, module, moments.get(name) as Curvature);
+      owned.push(target);
+      targets.set(name, target);
+      around.set(key, target.weight);
+    }
+    const gradients = new Map([...targets].map(([name, { gradient }]) => [name, gradient]));
+    const training = await train(new Trainer(task, around, gradients), targets, options);
+    const seconds = (performance.now() - started) / 1000 / targets.size;
+    for (const [name, target] of targets) {
       const module = solved.get(name) as QuantizedModule;
       const quality = { ...module.quality, seconds: (module.quality.seconds ?? 0) + seconds };
       const measures = { ...module.measures, tune: { ...training, curve: [...training.curve] } };
-      const made = { ...module, ...(await latent.result()), quality, measures };
-      for (const tensor of [module.codes, module.scales, module.zeros]) tensor?.dispose();
+      const made = { ...module, ...target.result(), quality, measures };
+      for (const tensor of [module.codes, module.scales]) tensor.dispose();
       solved.set(name, made);
     }
+    await rt.sync();
   } finally {
-    for (const each of [...latents.values(), ...sparse]) each.dispose();
+    for (const each of owned) each.dispose();
   }
 }
 

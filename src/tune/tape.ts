@@ -17,8 +17,15 @@ export interface Value {
   readonly wanted: boolean;
 }
 
-/** Where the gradient of a linear's weight goes: added to dW f32 [N,K], or made by the caller of the linear's input and that of its output. */
-export type WeightGradient = Tensor | ((x: Tensor, dy: Tensor) => void);
+/**
+ * Where the gradient of a linear's weight goes: added to dW f32 [N,K], or made by the caller of the linear's input and that of its output.
+ * Or nowhere: the caller only wants what the linear reads.
+ */
+export type WeightGradient = Tensor | ((x: Tensor, dy: Tensor) => void) | Reader;
+
+export interface Reader {
+  reads(x: Tensor): void;
+}
 
 /** The action of a gate on the values that it multiplies. */
 export type GatedPlan = Exclude<GatePlan, { readonly kind: 'plain' }>;
@@ -54,7 +61,9 @@ export class Tape {
 
   linear(x: Value, plan: LinearPlan): Value {
     const { rt } = this;
-    const gradient = this.gradients.get(plan.name);
+    const sink = this.gradients.get(plan.name);
+    const gradient = sink && 'reads' in sink ? undefined : sink;
+    if (sink && 'reads' in sink) sink.reads(x.tensor);
     const y = this.made(applyLinear(rt, this.weights, plan, x.tensor), x.wanted || gradient !== undefined);
     return this.record(y, (dy) => {
       if (typeof gradient === 'function') gradient(x.tensor, dy);

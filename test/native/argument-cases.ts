@@ -330,22 +330,12 @@ export const trainingCases: readonly ArgumentCase[] = [
   row('soft_cap_backward', 'y: f32 4,6; dy: f32 4,6', 'dx: f32 4,6', { scale: 1, cap: 2 }),
   row('divergence', 'logits: f32 4,6; target: f32 4,6', 'dlogits: f32 4,6; sums: f64 4', { factor: 1 }),
   row('output_error', 'y: f32 4,6; target: f32 4,6', 'dy: f32 4,6; sums: f64 4'),
-  row('tune_start', 'w: f32 3,8; codes: u8 3,8; scale: f32 3,2; zero: f32 3,2', 'v: f32 3,8', {
-    ...type,
-    groupSize: 4,
+  row('tune_aim', 'p: f32 3,8; w: f32 3,8; scale: f32 3,2; t: f32 3,8; most: f32 3', 't: f32 3,8; most: f32 3', {
+    ...{ rate: 1, leak: 1 },
   }),
   row('tune_grid', 's: f32 3,2; f: f32 3,2; z: f32 3,2; e: f32 3,2', 'stored: f16 3,2; scale: f32 3,2; zero: f32 3,2', {
     ...type,
   }),
-  row('tune_round', 'w: f32 3,8; v: f32 3,8; scale: f32 3,2; zero: f32 3,2', 'y: f32 3,8; codes: u8 3,8', {
-    ...{ ...type, groupSize: 4, codes: 1 },
-  }),
-  row(
-    'tune_step',
-    'w: f32 3,8; g: f32 3,8; s: f32 3,2; scale: f32 3,2; zero: f32 3,2; v: f32 3,8; f: f32 3,2; e: f32 3,2',
-    'v: f32 3,8; f: f32 3,2; e: f32 3,2',
-    { ...type, groupSize: 4, rate: 1, factorRate: 1, zeroRate: 1 },
-  ),
   row('tune_scale_gradient', 'dw: f32 3,8; w: f32 3,8; f: f32 3,2; g: f32 3,2', 'g: f32 3,2', { groupSize: 4 }),
   row(
     'tune_adam',

@@ -1,8 +1,8 @@
 import { createHash } from 'node:crypto';
 import { addon, createRuntime, fromTyped, type Tensor } from '../../native/binding.js';
+import { gptqOps } from '../../native/gptq-ops.js';
 import { ops } from '../../native/ops.js';
 import { quantType, typeParams } from '../../src/core/quant-type.js';
-import { gptqOps } from '../../src/gptq/ops.js';
 import { pack } from '../../src/layout/engine.js';
 import { marlinWeight } from '../../src/pack/layouts/marlin.js';
 import { tilusWeight } from '../../src/pack/layouts/tilus.js';

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { allocate, createRuntime, fromTyped, type Tensor, typed } from '../../native/binding.js';
+import { gptqOps } from '../../native/gptq-ops.js';
 import { ops } from '../../native/ops.js';
 import { type QuantType, quantType, typeParams, valueRange } from '../../src/core/quant-type.js';
-import { gptqOps } from '../../src/gptq/ops.js';
 
 const rt = createRuntime(2);
 

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { createRuntime, fromTyped, type Tensor, typed } from '../../native/binding.js';
+import { gptqOps } from '../../native/gptq-ops.js';
 import { ops } from '../../native/ops.js';
 import { type QuantType, quantType, typeParams } from '../../src/core/quant-type.js';
-import { gptqOps } from '../../src/gptq/ops.js';
 import { f32, i32, poisoned, Random } from './support.js';
 
 // 2:4 against an fp64 reference by definition: optimal brain surgery with explicit updates of the inverse Hessian, every one

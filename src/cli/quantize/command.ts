@@ -75,7 +75,10 @@ export function quantizeCommand(program: Command, run: Run): Command {
         parseShard,
       )
       .option('--redo <regex>', 'quantize only the modules whose path matches, and copy the rest from --from')
-      .option('--from <dir>', 'with --redo: the quantized checkpoint to copy the other modules from')
+      .option(
+        '--from <dir>',
+        'with --redo: the quantized checkpoint to copy the other modules from; with --tune or --tune-scales: the one that training begins with',
+      )
       .option(
         '--stream',
         'fetch each shard from the Hub when its block is next, and drop it afterwards: for checkpoints larger than the disk',
@@ -128,7 +131,7 @@ async function quantize(given: string, flags: QuantizeFlags, run: Run): Promise<
   const found = await (await import('./source.js')).openedSource(given, flags, partial, makes, run);
   let options: QuantizeOptions = { ...checked, ...found };
   for (const made of makes)
-    for (const read of [options.stats, options.redo?.from])
+    for (const read of [options.stats, options.redo?.from, options.begun])
       if (made !== undefined && read !== undefined) refuseInside(made, read);
   if (deployment) options = await (await import('./deployment.js')).settled(options, deployment);
   options = (await import('./group-size.js')).fitGroupSize(options, run);
@@ -198,7 +201,7 @@ async function saveStatisticsOnly(options: CalibrationOptions, flags: QuantizeFl
  * divide, types that the target does not have.
  */
 async function checkPlan(
-  { source, settings, rules, packTarget, redo }: QuantizeOptions,
+  { source, settings, rules, packTarget, redo, begun }: QuantizeOptions,
   statistics: SavedStatistics | undefined,
   run: Run,
   dryRun = false,
@@ -222,6 +225,8 @@ async function checkPlan(
       previewPack({ dir: source, config: checkpoint.config, modules }, packTarget);
     }
     if (redo) plannedModules(checkpoint, request);
+    if (begun !== undefined)
+      (await import('./begun.js')).beginning(begun, checkpoint, { ...request, settings }).close();
     if (statistics) requireStatistics(statistics, checkpoint, graph, new Set(plan.keys()));
     await method.checkPlan?.(checkpoint, settings, plan);
     const { bits, modules } = (await import('../../quantize/requantized.js')).requantized(checkpoint, plan);

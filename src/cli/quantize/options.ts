@@ -54,6 +54,8 @@ export interface QuantizeOptions extends CalibrationOptions {
   /** The text that quality is measured on; false: on none; without it on the bundled one. */
   readonly evalText?: string | false;
   readonly redo?: Redo;
+  /** The checkpoint that training begins with. */
+  readonly begun?: string;
 }
 
 /** What concerns calibration alone, all that a run needs which only saves statistics. */
@@ -147,7 +149,8 @@ export async function quantizeOptions(
     throw new LpqError('LPQ_USAGE', '--shard does not go with --input-scales and --kv-scales', {
       hint: 'Quantize in one process: their forward pass needs the whole model.',
     });
-  const redo = redoOf(flags, methodOf(settings));
+  const begun = begunOf(flags, methodOf(settings), settings);
+  const redo = begun === undefined ? redoOf(flags, methodOf(settings)) : undefined;
   requireWhole(flags, methodOf(settings).wholeModel?.(settings), redo);
   const place = flags.shard && !flags.dryRun && !flags.printRecipe ? shardPath(output, flags.shard) : output;
   return {
@@ -158,6 +161,7 @@ export async function quantizeOptions(
       : file.rules,
     packTarget: pack,
     ...(redo && { redo }),
+    ...(begun !== undefined && { begun }),
     ...(flags.shard && { shard: flags.shard }),
     ...(typeof flags.eval !== 'boolean' || !flags.eval ? { evalText: flags.eval } : {}),
   };
@@ -191,13 +195,29 @@ function requireWhole(flags: QuantizeFlags, needs: string | undefined, redo: Red
   });
 }
 
+/** The checkpoint whose codes are trained, if there is one. Throws LPQ_USAGE. */
+function begunOf(flags: QuantizeFlags, method: Method, settings: FullSettings): string | undefined {
+  const { redo, from } = flags;
+  if (from === undefined || redo !== undefined || !method.continues?.(settings)) return undefined;
+  const target = (['targetSize', 'targetBpw'] as const).find((name) => flags[name] !== undefined);
+  if (target)
+    throw new LpqError(
+      'LPQ_USAGE',
+      `--from does not go with --${target === 'targetSize' ? 'target-size' : 'target-bpw'}`,
+      {
+        hint: 'Leave it out: the bits are those of the checkpoint.',
+      },
+    );
+  return from;
+}
+
 /** What is kept of an earlier run, if anything is. Throws LPQ_USAGE. */
 function redoOf(flags: QuantizeFlags, method: Method): Redo | undefined {
   const { redo, from } = flags;
   if (redo === undefined && from === undefined) return undefined;
   if (redo === undefined || from === undefined)
     throw new LpqError('LPQ_USAGE', `--${redo === undefined ? 'from' : 'redo'} has no effect alone`, {
-      hint: 'Give --redo REGEX and --from DIR together.',
+      hint: 'Give --redo REGEX and --from DIR together, or --tune or --tune-scales and --from DIR.',
     });
   const others = [
     ...(['shard', 'targetSize', 'targetBpw', 'dryRun', 'printRecipe'] as const).filter((name) => flags[name]),

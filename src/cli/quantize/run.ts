@@ -3,6 +3,7 @@ import type { OutputDirectory } from '../../../formats/directory/output-director
 import type { SavedStatistics } from '../../../formats/statistics/read.js';
 import type { NativeRuntime } from '../../../native/binding.js';
 import { counted } from '../../core/words.js';
+import type { Quantizer } from '../../quantize/quantizer.js';
 import type { ModuleLine, Resumption } from '../../quantize/run.js';
 import { registerOutput } from '../options/run-output.js';
 import type { Run } from '../run.js';
@@ -35,7 +36,7 @@ export async function quantizeInto(
   const { settings, source, output, rules } = options;
   const started = performance.now();
   const method = methodOf(settings);
-  const quantizer = await method.quantizer(settings);
+  const { quantizer, close } = await starting(options, await method.quantizer(settings));
   const { clock } = noted ?? {};
   const calibrates = readsText(method, settings) && !statistics;
   clock?.enter(calibrates ? 'calibration text' : 'preflight');
@@ -118,9 +119,11 @@ export async function quantizeInto(
       directory = made;
       registerOutput(made, run);
     },
-  ).catch((error: unknown) => {
-    throw resumable(error, directory);
-  });
+  )
+    .catch((error: unknown) => {
+      throw resumable(error, directory);
+    })
+    .finally(close);
   task?.end();
   for (const rt of rts) rt.products = 'f32'; // what follows measures and proves
   const seconds = (performance.now() - started) / 1000;
@@ -154,6 +157,17 @@ function tellOfIdle(modules: readonly ModuleLine[], run: Run): void {
     `${counted(idle.length, 'module')} saw fewer calibration tokens than an eighth of their input features, so lpq rounds them to nearest: ${[...named, ...more].join(', ')} (use more --samples, or --moe-coverage for experts)`,
     { modules: idle },
   );
+}
+
+/** What solves: from the codes of an earlier checkpoint, where training begins with one. */
+async function starting({ begun, source, settings, rules }: QuantizeOptions, solver: Quantizer) {
+  if (begun === undefined) return { quantizer: solver, close: () => {} };
+  const { schemesFrom } = await import('./schemes.js');
+  const { beginning } = await import('./begun.js');
+  const modules = await withSource(source, async (checkpoint) =>
+    beginning(begun, checkpoint, { ...schemesFrom(settings, rules), lmHead: settings.lmHead, settings }),
+  );
+  return { quantizer: modules.quantizer(solver), close: () => modules.close() };
 }
 
 async function withSource<T>(dir: string, work: (source: SourceCheckpoint) => Promise<T>): Promise<T> {

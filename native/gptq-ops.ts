@@ -1,4 +1,4 @@
-import type { NativeRuntime, OpParams, Tensor } from '../../native/binding.js';
+import type { NativeRuntime, OpParams, Tensor } from './binding.js';
 
 /**
  * The solver's native operations (native/ops/gptq.h states their contracts). Everything between factor and encode is
