@@ -60,8 +60,8 @@ test('the CPU runtime allocates, uploads and downloads without copies', async ()
 });
 
 test('every CUDA operation has a CPU operation of its name', () => {
-  // What registers hold can be asked of a device alone.
-  const cpu = new Set([...addon().operations(), 'probe_map']);
+  // What registers hold can be asked of a device alone, and compiled kernels run there alone: the CPU interprets their programs.
+  const cpu = new Set([...addon().operations(), 'probe_map', 'launch_program']);
   assert.deepEqual(
     addon()
       .cudaOperations()
