@@ -163,9 +163,9 @@ test('every command is among them', async () => {
     of.commands.flatMap((each) =>
       each.commands.length > 0 ? paths(each, `${above}${each.name()} `) : [`${above}${each.name()}`],
     );
-  // A dialogue is not.
+  // A dialogue is not, nor are those that need a device.
   assert.deepEqual(
     paths(await buildProgram()).filter((each) => !PHASES.some(([command]) => command === each)),
-    ['init'],
+    ['init', 'bench tilus', 'tilus tune'],
   );
 });
