@@ -52,11 +52,14 @@ export const w4axOps = {
       [out.x8, out.x4, out.scales],
     ),
 
-  /** gemmW4ax of such activations and 4-bit weights in the layout comet (native/ops/gemm_comet.h). */
+  /**
+   * gemmW4ax of such activations and 4-bit weights in the layout comet (native/ops/gemm_comet.h). `groups`: whole factors i8 of a
+   * two-level grid, whose scales are those of rows.
+   */
   gemmComet: (
     rt: NativeRuntime,
     x: { x8: Tensor; x4: Tensor; scales: Tensor; blocks: Tensor },
-    w: { codes: Tensor; scales: Tensor },
+    w: { codes: Tensor; scales: Tensor; groups?: Tensor },
     bias: Tensor | undefined,
     y: Tensor,
     p: {
@@ -68,7 +71,13 @@ export const w4axOps = {
       shared?: number;
       kernel?: 'few' | 'act8' | 'mma';
     } = {},
-  ) => rt.enqueue('gemm_comet', [x.x8, x.x4, x.scales, x.blocks, w.codes, w.scales, ...(bias ? [bias] : [])], [y], p),
+  ) =>
+    rt.enqueue(
+      'gemm_comet',
+      [x.x8, x.x4, x.scales, x.blocks, w.codes, w.scales, ...(w.groups ? [w.groups] : []), ...(bias ? [bias] : [])],
+      [y],
+      { ...p, ...(w.groups && { groupScales: 1 }) },
+    ),
 
   /** most f32 [K] = max(most, |x|) and moments f64 [K] += x^2 over the rows of x f32 [T,K]. Fails on NaN and infinity. */
   channelStatistics: (rt: NativeRuntime, x: Tensor, most: Tensor, moments: Tensor) =>

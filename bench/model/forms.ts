@@ -9,17 +9,18 @@ import { listed } from '../lists.js';
 
 /**
  * What the linears of the blocks are multiplied as: `dense` in the activations' 16 bits; `type` as codes that become 16 bits in the kernel
- * (ops.gemmPacked), with `codes` after activations became codes of 8 bits and these 16 bits (`u3:i8`); `w4ax` as 4-bit codes by activations of 4 and 8 bits (ops.gemmComet); `w4a8` as 4-bit codes
+ * (ops.gemmPacked), with `codes` after activations became codes of 8 bits and these 16 bits (`u3:i8`); `w4ax` as 4-bit codes by activations of 4 and 8 bits (ops.gemmComet),
+ * `w4ax-integer` the same of a two-level grid; `w4a8` as 4-bit codes
  * of a two-level grid by i8, `w8a8` and `fp8` as i8 by i8 and f8e4m3 by
  * f8e4m3 with a scale for each row and each token (ops.gemmAct).
  */
 export type WeightForm = { readonly kind: 'dense'; readonly name: string } | PackedForm;
 
 export type PackedForm =
-  | { readonly kind: 'w4ax' | 'w4a8' | 'w8a8' | 'fp8'; readonly name: string }
+  | { readonly kind: 'w4ax' | 'w4ax-integer' | 'w4a8' | 'w8a8' | 'fp8'; readonly name: string }
   | { readonly kind: 'type'; readonly name: string; readonly type: QuantType; readonly codes?: 'i8' | 'f8_e4m3' };
 
-const WHOLE = ['dense', 'w4ax', 'w4a8', 'w8a8', 'fp8'] as const;
+const WHOLE = ['dense', 'w4ax', 'w4ax-integer', 'w4a8', 'w8a8', 'fp8'] as const;
 
 /** Codes of activations, by the names of their types. */
 const ACTIVATIONS = [
@@ -55,7 +56,7 @@ export function parseHead(text: string): WeightForm {
 }
 
 /** Input features of a linear come in such runs. */
-const RUNS = { w4ax: 128, w4a8: 128, w8a8: 16, fp8: 16 } as const;
+const RUNS = { w4ax: 128, 'w4ax-integer': 128, w4a8: 128, w8a8: 16, fp8: 16 } as const;
 
 /** Throws LPQ_DEVICE where the device has no kernel for a form, LPQ_USAGE for shapes that its layout does not take. */
 export function requireForm(rt: NativeRuntime, graph: ModelGraph, shape: string, { kind, name }: WeightForm): void {

@@ -30,7 +30,7 @@ export function stepTable(phase: ModelRow['phase'], all: readonly ModelRow[]): [
 export function modelMarkdown(bench: ModelBench): string {
   const { shape, blocks, measuredBlocks, machine, rows, leftOut, activations, int4Share } = bench;
   const part = measuredBlocks < blocks ? `, ${measuredBlocks} of ${blocks} blocks measured` : '';
-  const mixed = rows.some(({ weights }) => weights === 'w4ax');
+  const mixed = rows.some(({ weights }) => weights.startsWith('w4ax'));
   const share = mixed ? ` (of w4ax ${percent(int4Share)} % of the blocks in 4 bits)` : '';
   return page([
     `${shape}${part}, activations ${activations}${share}, ${machine.gpu ?? machine.processor}.`,

@@ -117,6 +117,12 @@ const WEIGHTS: Readonly<
   Record<Exclude<PackedForm['kind'], 'type'>, (place: Place, options: WeightOptions) => PackedWeight>
 > = {
   w4ax: (place, { int4Share }) => weightOfBlocks(place, int4Share),
+  'w4ax-integer': (place, { int4Share }) => {
+    const { scales, ...blocks } = weightOfBlocks(place, int4Share);
+    scales.dispose();
+    const { scales: rows, groups } = scalesOfTwoLevels(place);
+    return { ...blocks, scales: rows, groups };
+  },
   w4a8: weightOfTwoLevels,
   w8a8: (place) => weightOfBytes(place, 'w8a8'),
   fp8: (place) => weightOfBytes(place, 'fp8'),
@@ -196,6 +202,13 @@ function weightOfTwoLevels({ rt, noise, shape, shift }: Place): W4a8Weight {
     type: typeParams(quantType('i4')),
     groupSize: 128,
     weights: noise.fill('codes', 'u8', [down, across, 1024], shift),
+    ...scalesOfTwoLevels({ rt, shape }),
+  };
+}
+
+function scalesOfTwoLevels({ rt, shape: [n, k] }: Pick<Place, 'rt' | 'shape'>): { scales: Tensor; groups: Tensor } {
+  const [down, across] = [Math.ceil(n / 16), k / 128];
+  return {
     scales: scalesOf(rt, [n], SIZES.w4a8, k),
     groups: uploadTyped(rt, 'i8', [across, 16 * down], new Int8Array(across * 16 * down).fill(FACTOR)),
   };

@@ -74,10 +74,9 @@ std::vector<std::string> split(const std::string& text) {
 }
 
 // Of kinds: weights of 4 bits. i8, f8: codes of 8 bits; r4, g4: 4 bits times int8, one scale a row, factors of groups;
-// w4, w4f8: f32 scales of groups, times int8 and e4m3; w4axN: N percent of the activations' blocks of 4 bits.
-bool nibbles_of(const std::string& kind) {
-  return kind[0] == 'w' || kind.rfind("r4", 0) == 0 || kind.rfind("g4", 0) == 0;
-}
+// w4, w4f8: f32 scales of groups, times int8 and e4m3; w4axN: N percent of the activations' blocks of 4 bits; g4axN:
+// the same by weights with factors of groups.
+bool nibbles_of(const std::string& kind) { return kind[0] == 'w' || kind[0] == 'r' || kind[0] == 'g'; }
 
 }  // namespace
 
@@ -163,9 +162,9 @@ int main(int argc, char** argv) try {
         Tensor x = x8;
         x.dtype = dtype;
         std::vector<Call> calls(w.size());
-        // W4Ax: w4ax0, w4ax75, w4ax100: that many of a hundred blocks have activations of 4 bits; from 17 tokens on in
+        // W4Ax: w4ax0, w4ax75, g4ax100: that many of a hundred blocks have activations of 4 bits; from 17 tokens on in
         // bytes, as models have them (src/model/kernels/comet.ts).
-        const bool mixed = kind.rfind("w4ax", 0) == 0, in_bytes = mixed && m > 16;
+        const bool mixed = kind.substr(1, 3) == "4ax", two_level = kind[0] == 'g', in_bytes = mixed && m > 16;
         const int64_t kb = k / 128, fours = mixed ? kb * std::stoi(kind.substr(4)) / 100 : 0, pitch = (m + 3) / 4 * 4;
         Tensor x_8, x_4, x_scales, blocks;
         if (mixed) {
@@ -192,18 +191,19 @@ int main(int argc, char** argv) try {
         }
         for (size_t i = 0; i < w.size(); ++i) {
           if (mixed) {
-            calls[i].in = {x_8, x_4, x_scales, blocks, w[i], groups[i]};
+            calls[i].in = {x_8, x_4, x_scales, blocks, w[i], two_level ? sw : groups[i]};
+            if (two_level) calls[i].in.push_back(factors[i]);
             calls[i].out = {y};
             continue;
           }
           Tensor weights = w[i];
           if (!nibbles) weights.dtype = dtype;
           calls[i].in = {x, sx, weights, of_groups ? groups[i] : sw};
-          if (kind == "g4") calls[i].in.push_back(factors[i]);
+          if (two_level) calls[i].in.push_back(factors[i]);
           calls[i].out = {y};
         }
         const auto timed = [&](Params params, int replays = 7) {
-          if (kind == "g4") params.set("groupScales", 1.0);
+          if (two_level) params.set("groupScales", 1.0);
           for (Call& call : calls) call.params = params;
           return b.timer.time(
               b.count(m, w.size()),

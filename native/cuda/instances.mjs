@@ -152,6 +152,7 @@ const activations = [
     ['Int8Groups', 'g4', false],
     ['Int8Scaled', 'w4', true],
     ['Int8Blocks', 'w4x', true],
+    ['Int8GroupBlocks', 'g4x', true],
     ['Fp8Scaled', 'w4f8', true],
   ].map(([source, name, promoted]) => ({
     name: `gemm_act8_${name}`,

@@ -9,6 +9,12 @@ inline void require_rows_of_scales(const Tensor& w_scales, int64_t n) {
           "rows of w_scales are " + std::to_string(w_scales.dim(1)) + " long, not " + std::to_string(up_to(n, 4)));
 }
 
+inline void require_rows_of_factors(const Tensor& group_scales, int64_t n) {
+  require(
+      group_scales.dim(1) >= n && group_scales.dim(1) % 16 == 0,
+      "rows of group_scales are " + std::to_string(group_scales.dim(1)) + " long, not " + std::to_string(up_to(n, 16)));
+}
+
 // y = x Wᵀ + bias of codes, y f32, f16 or bf16 [M,N], bias f32 [N].
 //   x i8 or f8_e4m3 [M,K], K a multiple of 16; x_scales f32 [M]
 //   w one of
@@ -48,9 +54,7 @@ struct GemmAct : Arguments {
     require(of_groups || !packed || integers, "codes of 4 bits times f8_e4m3 have scales of groups");
     if (two_level) {
       require(packed && !of_groups, "groupScales are of codes of 4 bits with one scale a row");
-      require(group_scales->dim(1) >= n && group_scales->dim(1) % 16 == 0,
-              "rows of group_scales are " + std::to_string(group_scales->dim(1)) + " long, not " +
-                  std::to_string(up_to(n, 16)));
+      require_rows_of_factors(*group_scales, n);
     }
     // 128 * 128 * (2^17 - 1) < 2^31
     require(of_groups || !integers || k < 131072,

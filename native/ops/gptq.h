@@ -161,8 +161,8 @@ struct GptqDescend : Arguments {
 // refitted f64 [1] = rows that improved. With v_g the row's (level - zero) inside group g, the row's error is the
 // quadratic s^T A s - 2 b^T s + const, A_gh = v_g M v_h^T, b_g = v_g M t^T: G equations a row. A row keeps its old
 // scales when the solution is no improvement, or when a scale would change sign or by more than a factor of 4. TM f32
-// [N,K] (optional): T M, which rounds of refits share on the CPU. twoLevel, on the CPU: f16 or f32; scales of a row are
-// one number times whole factors (two_level_scales, ops/quant.h), exact in that dtype, and stay so.
+// [N,K] (optional): T M, which rounds of refits share on the CPU. twoLevel: f16 or f32; scales of a row are one number
+// times whole factors (two_level_scales, ops/quant.h), exact in that dtype, and stay so.
 struct GptqRefit : Arguments {
   const Tensor &t = input("T"), &m = input("the matrix"), &level = input("level");
   const Tensor &zero = input("zero"), &group = input("group"), &scale = output("scale");

@@ -97,9 +97,8 @@ export class FeedSolver implements FeedQuantizer {
       };
       if (keep) gptqOps.sparseSolve(rt, problem, { level, keep }, type);
       else gptqOps.solve(rt, problem, level, type);
-      // Coarse scale types cannot follow a refit; those of two levels only on the CPU (native/ops/gptq.h).
-      const fixed = coarse || (scheme.twoLevel && rt.device !== 'cpu');
-      this.refine(fixed ? undefined : descent, level, count, sweep, scheme);
+      // Coarse scale types cannot follow a refit.
+      this.refine(coarse ? undefined : descent, level, count, sweep, scheme);
       // Codes were chosen with fp32 scales; with the rounded ones a last sweep moves the few that should differ.
       const scales = rt.allocate(scheme.scaleDtype, [n, groups]);
       gptqOps.storeScales(rt, scale, scales, scale, info, globalScale ?? 1);

@@ -167,22 +167,26 @@ async function sumsOf(all: Case, packed: CometWeight, rows: number, block: numbe
   const blocks = bits.length;
   const { x8, x4 } = stored(all, rows);
   const pitch = Math.ceil(rows / 4) * 4;
-  const width = packed.scales.shape[1] as number;
-  const weightScales = new Float32Array(blocks * width);
-  if (block === undefined) weightScales.fill(1);
-  else weightScales.fill(1, block * width, (block + 1) * width);
+  // Those of groups: of two levels factors, whose rows then have a scale of 1.
+  const width = (packed.groups ?? packed.scales).shape[1] as number;
+  const ofGroups = packed.groups ? new Int8Array(blocks * width) : new Float32Array(blocks * width);
+  if (block === undefined) ofGroups.fill(1);
+  else ofGroups.fill(1, block * width, (block + 1) * width);
   const host = [
     fromTyped('i8', [rows, x8.length / rows], x8),
     fromTyped('u8', [rows, x4.length / rows], x4),
     fromTyped('f32', [blocks, pitch], new Float32Array(blocks * pitch).fill(1)),
-    fromTyped('f32', [blocks, width], weightScales),
+    fromTyped(packed.groups ? 'i8' : 'f32', [blocks, width], ofGroups),
+    fromTyped('f32', [n], new Float32Array(n).fill(1)),
     fromTyped('f32', [rows, n], new Float32Array(rows * n).fill(Number.NaN)),
   ];
-  const [a8, a4, ones, scales, y] = host.map((tensor) => rt.upload(tensor)) as [Tensor, Tensor, Tensor, Tensor, Tensor];
+  const there = host.map((tensor) => rt.upload(tensor));
+  const [a8, a4, ones, groups, ofRows, y] = there as [Tensor, Tensor, Tensor, Tensor, Tensor, Tensor];
   const activationCodes = { x8: a8, x4: a4, scales: ones, blocks: packed.blocks };
-  ops.gemmComet(rt, activationCodes, { codes: packed.weights, scales }, undefined, y);
+  const scales = packed.groups ? { scales: ofRows, groups } : { scales: groups };
+  ops.gemmComet(rt, activationCodes, { codes: packed.weights, ...scales }, undefined, y);
   const got = await read(rt, y);
-  for (const tensor of [...host, a8, a4, ones, scales, y]) tensor.dispose();
+  for (const tensor of [...host, ...there]) tensor.dispose();
   ctx.recorder.count('kernel', rows * columns.length);
   for (let m = 0; m < rows; m++)
     for (const [j, row] of columns.entries()) {

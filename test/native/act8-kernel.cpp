@@ -146,7 +146,7 @@ void run(const char* kind, const Case& c) {
       double size = 0, whole = 0;
       for (int b = 0; b < k_blocks; ++b) {
         const float token = Source::kTokenScales ? block_scales.data[b * x_pitch + t] : 1;
-        const double scale = kScaled ? token * scales.data[b * pitch + r] : 1;
+        const double scale = kScaled ? token * scales.data[b * pitch + r] : token;
         double part = 0;
         for (int i = b * 128; i < std::min(c.k, b * 128 + 128); ++i) {
           const double p = xv[z(t) * z(c.k) + z(i)] * wv[z(r) * z(c.k) + z(i)];
@@ -155,9 +155,8 @@ void run(const char* kind, const Case& c) {
         sum = std::fma(static_cast<float>(part), static_cast<float>(scale), sum), whole += part;
       }
       if (!Source::kPromote) sum = static_cast<float>(whole);  // integers below 2^53
-      const float factor = Source::kTokenScales ? 1
-                           : kScaled            ? sx[z(t)]
-                                                : sx[z(t)] * sw[z(r)],
+      // g4x has the scales of tokens in the sums, and not those of rows.
+      const float factor = (Source::kTokenScales ? 1 : sx[z(t)]) * (kScaled ? 1 : sw[z(r)]),
                   exact = sum * factor + (c.bias ? bias[z(r)] : 0);
       const float want = c.store == kW4axStoreF32    ? exact
                          : c.store == kW4axStoreBf16 ? bf16_to_f32(f32_to_bf16(exact))
@@ -216,6 +215,7 @@ int main() {
   forms<Fp8Bytes>("f8");
   forms<Int8Scaled>("w4");
   forms<Int8Blocks>("w4x");
+  forms<Int8GroupBlocks>("g4x");
   forms<Fp8Scaled>("w4f8");
   std::printf("%lld products, %lld failures, at most %.2f of the bound\n", products, failures, worst);
   return failures ? 1 : 0;

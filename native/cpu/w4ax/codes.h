@@ -25,6 +25,24 @@ inline float block_code(float x, float inverse, float top) {
   return (v + 12582912.0f) - 12582912.0f;
 }
 
+// Whole factors i8 [blocks, N'] of a two-level grid (ops/gemm_act.h), 1 where there are none. Throws
+// LPQ_NATIVE_ARGUMENT for one of the first n rows that is not of those.
+struct RowFactors {
+  const int8_t* factors;
+  int64_t pitch;
+
+  RowFactors(const Tensor* group_scales, int64_t blocks, int64_t n)
+      : factors(group_scales ? reinterpret_cast<const int8_t*>(group_scales->raw()) : nullptr),
+        pitch(group_scales ? group_scales->dim(1) : 0) {
+    for (int64_t b = 0; factors && b < blocks; ++b)
+      for (int64_t r = 0; r < n; ++r)
+        require(of(b, r) >= -15 && of(b, r) <= 16, "group_scales has " + std::to_string(of(b, r)) + " for row " +
+                                                       std::to_string(r) + " and group " + std::to_string(b) +
+                                                       ", not a number from -15 to 16");
+  }
+  int of(int64_t block, int64_t row) const { return factors ? factors[block * pitch + row] : 1; }
+};
+
 // An I32 list of channels, each from 0 to k - 1.
 inline void require_order(const Tensor& order, const char* name, int64_t k) {
   require_tensor(order, name, DType::i32, {-1});

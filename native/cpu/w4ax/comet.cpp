@@ -77,6 +77,7 @@ void gemm_comet(Call& call, Exec& exec) {
   const Tensor &x_scales = p.x_scales, &w = p.w, &w_scales = p.w_scales, &y = p.y;
   const int64_t m = p.m, n = p.n, x_pitch = x_scales.dim(1);
   require_blocks(p.x);
+  const RowFactors factors(p.group_scales, count, n);
   const float* bias = p.bias ? p.bias->data<float>() : nullptr;
   // Activations once, [m, count, 128].
   std::vector<int8_t> codes(static_cast<size_t>(m * count * kBlock));
@@ -98,7 +99,8 @@ void gemm_comet(Call& call, Exec& exec) {
         const int64_t chunk = i % 128 / 32, lane = 4 * (r % 8) + i % 16 / 4,
                       byte = chunk / 2 * 512 + lane * 16 + (chunk % 2 * 2 + r % 16 / 8) * 4 + i % 4;
         row[static_cast<size_t>(i)] = static_cast<int8_t>(
-            signed_nibble(w.data<uint8_t>()[(r / 16 * count + i / 128) * 1024 + byte] >> 4 * (i % 32 / 16) & 15));
+            signed_nibble(w.data<uint8_t>()[(r / 16 * count + i / 128) * 1024 + byte] >> 4 * (i % 32 / 16) & 15) *
+            factors.of(i / 128, r));
       }
       for (int64_t t = 0; t < m; ++t) {
         float sum = 0;
@@ -106,11 +108,11 @@ void gemm_comet(Call& call, Exec& exec) {
           int32_t part = 0;
           for (int64_t i = b * kBlock; i < (b + 1) * kBlock; ++i)
             part += codes[static_cast<size_t>(t * count * kBlock + i)] * row[static_cast<size_t>(i)];
-          sum =
-              std::fma(static_cast<float>(part),
-                       x_scales.data<float>()[b * x_pitch + t] * w_scales.data<float>()[b * w_scales.dim(1) + r], sum);
+          const float token = x_scales.data<float>()[b * x_pitch + t];
+          sum = std::fma(static_cast<float>(part),
+                         p.two_level ? token : token * w_scales.data<float>()[b * w_scales.dim(1) + r], sum);
         }
-        const float out = sum + (bias ? bias[r] : 0.0f);
+        const float out = (p.two_level ? sum * w_scales.data<float>()[r] : sum) + (bias ? bias[r] : 0.0f);
         if (y.dtype == DType::f32) y.data<float>()[t * n + r] = out;
         else y.data<uint16_t>()[t * n + r] = y.dtype == DType::f16 ? f32_to_f16(out) : f32_to_bf16(out);
       }

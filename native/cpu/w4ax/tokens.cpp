@@ -110,8 +110,7 @@ void gemm_act(Call& call, Exec& exec) {
   const Tensor& y = p.y;
   const int64_t m = p.m, n = p.n, k = p.k, k_blocks = p.k_blocks;
   const bool packed = p.packed, integer = p.integers, of_groups = p.of_groups;
-  const int8_t* const factors = p.two_level ? reinterpret_cast<const int8_t*>(p.group_scales->raw()) : nullptr;
-  const int64_t factor_pitch = p.two_level ? p.group_scales->dim(1) : 0;
+  const RowFactors factors(p.group_scales, k_blocks, n);
   const float* bias = p.bias ? p.bias->data<float>() : nullptr;
   const uint8_t *codes = reinterpret_cast<const uint8_t*>(p.x.raw()),
                 *weights = reinterpret_cast<const uint8_t*>(p.w.raw());
@@ -120,20 +119,12 @@ void gemm_act(Call& call, Exec& exec) {
   float values[256];
   for (int i = 0; i < 256; ++i)
     values[i] = integer ? static_cast<float>(static_cast<int8_t>(i)) : from_e4m3(static_cast<uint8_t>(i));
-  for (int64_t b = 0; factors && b < k_blocks; ++b)
-    for (int64_t r = 0; r < n; ++r) {
-      const int factor = factors[b * factor_pitch + r];
-      require(factor >= -15 && factor <= 16, "group_scales has " + std::to_string(factor) + " for row " +
-                                                 std::to_string(r) + " and group " + std::to_string(b) +
-                                                 ", not a number from -15 to 16");
-    }
   exec.pool.parallel_for(n, std::max<int64_t>(1, rows_grain(m * k)), [&](int64_t begin, int64_t end, int) {
     std::vector<int8_t> row(static_cast<size_t>(k));
     for (int64_t r = begin; r < end; ++r) {
       if (packed)
         for (int64_t i = 0; i < k; ++i)
-          row[static_cast<size_t>(i)] = static_cast<int8_t>(nibble(weights, k_blocks, r, i) *
-                                                            (factors ? factors[i / 128 * factor_pitch + r] : 1));
+          row[static_cast<size_t>(i)] = static_cast<int8_t>(nibble(weights, k_blocks, r, i) * factors.of(i / 128, r));
       else std::copy_n(reinterpret_cast<const int8_t*>(weights) + r * k, k, row.begin());
       for (int64_t t = 0; t < m; ++t) {
         const uint8_t* const from = codes + t * k;

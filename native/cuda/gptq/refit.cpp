@@ -3,9 +3,13 @@
 // (f16 in scaled units, block.h) cost r and A 2^-12 of themselves and the new scale about 1e-4 of the *step*, below
 // what storing a scale as f16 costs. Codes are exact in f16. A is symmetric: half of it is computed.
 #include "cuda/gptq/refit.h"
+
+#include <optional>
+
 #include "cuda/exec.h"
 #include "cuda/gptq/problem.h"
 #include "cuda/gptq/sorted.h"
+#include "lpq/two_level.h"
 
 namespace lpq::cuda::gptq {
 namespace {
@@ -14,7 +18,6 @@ constexpr int64_t kProducts = int64_t{1} << 28;  // floats of A held at once
 
 void refit(Call& call, CudaExec& exec) {
   const ops::GptqRefit of(call);
-  require(!of.two_level, "two-level scales are refitted on the CPU only");
   const Tensor &level = of.level, &scale = of.problem.scale, &refitted = of.refitted;
   const Problem p = read_problem(exec, of.problem);
   const int64_t n = p.n, k = p.k;
@@ -77,6 +80,13 @@ void refit(Call& call, CudaExec& exec) {
     args.code_exponent = code_exponent.as<int32_t>();
     args.scale = scale.data<float>();
     args.refitted = count.as<unsigned long long>();
+    std::optional<Scratch> solution, residual;
+    if (of.two_level) {
+      const size_t bytes = static_cast<size_t>(n * p.groups) * 4;
+      solution.emplace(exec.scratch(bytes)), residual.emplace(exec.scratch(bytes));
+      exec.fill_zero(solution->as<void>(), bytes);
+      args.solution = solution->as<float>(), args.residual = residual->as<float>();
+    }
     const int64_t triangle = p.groups * (p.groups + 1) / 2, vectors = 3 * p.groups + 8;
     const bool fits = (vectors + triangle) * 4 <= exec.device().shared_per_block;
     const unsigned shared = static_cast<unsigned>((fits ? vectors + triangle : vectors) * 4);
@@ -95,6 +105,9 @@ void refit(Call& call, CudaExec& exec) {
                                                                               : 8),
                     Dim3(args.rows), Dim3(256), static_cast<unsigned>(triangle * 4), args);
       else exec.launch("lpq_gptq_refit_solve", Dim3(std::min<int64_t>(blocks, args.rows)), Dim3(128), shared, args);
+      if (of.two_level)
+        exec.launch("lpq_gptq_refit_two_level", Dim3(args.rows), Dim3(128), static_cast<unsigned>(44 * p.groups), args,
+                    of.dtype == DType::f16 ? TwoLevel::f16() : TwoLevel::f32());
     }
   }
   exec.launch("lpq_gptq_count_to_f64", Dim3(1), Dim3(1), 0,

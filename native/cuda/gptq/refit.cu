@@ -315,6 +315,10 @@ extern "C" __global__ void __launch_bounds__(128) lpq_gptq_refit_solve(RefitArgs
     }
     usable = __syncthreads_and(usable);
     if (!usable) continue;
+    if (a.solution) {
+      for (int g = tid; g < n; g += threads) a.solution[row * n + g] = column[g], a.residual[row * n + g] = residual[g];
+      continue;
+    }
     for (int g = warp; g < n; g += warps) {
       float line = 0;
 #pragma unroll 4
@@ -490,6 +494,10 @@ __device__ __forceinline__ void solve_small(const RefitArgs& a) {
     step[g] = now - old;  // as it rounds to f32
   }
   if (!__syncthreads_and(usable)) return;
+  if (a.solution) {
+    for (int g = tid; g < n; g += 256) a.solution[row * n + g] = middle[g], a.residual[row * n + g] = residual[g];
+    return;
+  }
   float change = 0;
   for (int g = warp; g < n; g += 8) {
     float sum = 0;

@@ -17,6 +17,9 @@ struct RefitArgs {
   float* scale;                  // [n, groups]
   float* room;                   // [blocks][groups (groups + 1) / 2], when shared memory is too small; else null
   unsigned long long* refitted;
+  // Of two-level scales, else null: the solution [n, groups], which stays 0 where a row has no usable one, and r =
+  // -v (What - T) M; `scale` is left alone.
+  float *solution, *residual;
 };
 
 }  // namespace lpq::cuda

@@ -37,13 +37,13 @@ export function benchModelCommand(bench: Command, run: Run): Command {
       )
       .option(
         '--weights <list>',
-        'dense (16 bits), types such as u4,u3,f6e3m2, or with low-bit activations w4ax, w4a8, w8a8, fp8',
+        'dense (16 bits), types such as u4,u3,f6e3m2, or with low-bit activations w4ax, w4ax-integer, w4a8, w8a8, fp8',
         'dense,u4',
       )
       .option('--group <n>', 'group size of types: 32, 64, 128 or channel', '128')
       .option(
         '--act-int4-share <share>',
-        'for w4ax: share of the activation blocks with 4 bits',
+        'for w4ax and w4ax-integer: share of the activation blocks with 4 bits',
         number('--act-int4-share'),
         0.84,
       )

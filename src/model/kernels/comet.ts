@@ -1,10 +1,12 @@
 import { fromTyped, type NativeRuntime, readTyped, type Tensor } from '../../../native/binding.js';
 import { ops } from '../../../native/ops.js';
-import { below, beside } from './join.js';
+import { below, beside, oneAfterAnother } from './join.js';
 import { common, type PackedKernel, type PackedWeight } from './kernel.js';
 
-/** W4Ax: weights U8 [N'/16, K/128, 1024], scales f32 [K/128, N']; activations become codes of 4 and 8 bits by blocks of 128. */
+/** W4Ax: weights U8 [N'/16, K/128, 1024], scales f32 [K/128, N'], or [N] with `groups`; activations become codes of 4 and 8 bits by blocks of 128. */
 export interface CometWeight extends PackedWeight {
+  /** I8 [K/128, N'] of a two-level grid: whole multiples, -15 to 16; beyond N anything. */
+  readonly groups?: Tensor;
   /** U8 and f32 [K/128]. */
   readonly bits: Tensor;
   readonly clip: Tensor;
@@ -27,7 +29,7 @@ export const placesInBytes = (count: number): Int32Array => Int32Array.from({ le
 /** ops.quantizeComet and ops.gemmComet. */
 export const cometKernel: PackedKernel<CometWeight> = {
   name: 'comet',
-  tensors: ['weights', 'scales', 'bits', 'clip', 'blocks', 'inBytes', 'permutation'],
+  tensors: ['weights', 'scales', 'groups', 'bits', 'clip', 'blocks', 'inBytes', 'permutation'],
   wide: true,
   readsCodes: true,
 
@@ -38,7 +40,8 @@ export const cometKernel: PackedKernel<CometWeight> = {
       kernel: cometKernel,
       ...common(binding),
       weights: load('packed'),
-      scales: load('scales'),
+      scales: load(has('group_scales') ? 'channel_scales' : 'scales'),
+      ...(has('group_scales') && { groups: load('group_scales') }),
       bits: load('bits'),
       clip: load('clip'),
       blocks: load('blocks'),
@@ -73,7 +76,8 @@ export const cometKernel: PackedKernel<CometWeight> = {
       };
       const { bits, clip, permutation } = packed;
       ops.quantizeComet(rt, read, { bits, clip, blocks, ...(permutation && { order: permutation }) }, codes);
-      const w = { codes: packed.weights, scales: packed.scales };
+      const { weights, scales, groups } = packed;
+      const w = { codes: weights, scales, ...(groups && { groups }) };
       ops.gemmComet(rt, { ...codes, blocks }, w, bias, y);
     } finally {
       for (const tensor of made) tensor.dispose();
@@ -86,6 +90,7 @@ export const cometKernel: PackedKernel<CometWeight> = {
     readAlike,
     join(rt, parts, shape) {
       const { bits, clip, blocks, inBytes, permutation } = parts[0]!;
+      const scales = parts.map((part) => part.scales);
       return {
         ...parts[0]!,
         shape,
@@ -93,10 +98,13 @@ export const cometKernel: PackedKernel<CometWeight> = {
           rt,
           parts.map(({ weights }) => weights),
         ),
-        scales: beside(
-          rt,
-          parts.map(({ scales }) => scales),
-        ),
+        scales: parts[0]!.groups ? oneAfterAnother(rt, scales, [shape[0]]) : beside(rt, scales),
+        ...(parts[0]!.groups && {
+          groups: beside(
+            rt,
+            parts.map(({ groups }) => groups!),
+          ),
+        }),
         bits: bits.view(bits.shape),
         clip: clip.view(clip.shape),
         blocks: blocks.view(blocks.shape),
@@ -107,8 +115,9 @@ export const cometKernel: PackedKernel<CometWeight> = {
   },
 };
 
-/** In one order, and with the same blocks. */
+/** In one order, with the same blocks, and scales of as many levels. */
 async function readAlike(rt: NativeRuntime, parts: readonly CometWeight[]): Promise<boolean> {
+  if (new Set(parts.map(({ groups }) => groups === undefined)).size > 1) return false;
   for (const field of ['bits', 'clip', 'blocks', 'permutation'] as const) {
     const texts = new Set<string>();
     for (const { [field]: tensor } of parts) texts.add(tensor ? String(await readTyped<Int32Array>(rt, tensor)) : '');

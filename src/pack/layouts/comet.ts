@@ -93,7 +93,7 @@ export const cometLayout: PackLayout = {
 };
 
 /** bits U8, clip F32 and blocks I32, [K/128] each. */
-function activationTensors({ bits, clip }: Activations): [string, Tensor][] {
+export function activationTensors({ bits, clip }: Activations): [string, Tensor][] {
   const count = { 4: 0, 8: 0 };
   const blocks = Int32Array.from(bits, (each) => (each === 8 ? count[8]++ : ~count[4]++));
   const shape = [bits.length];

@@ -1,6 +1,7 @@
 import type { PackLayout } from '../layout.js';
 import { awqLayout } from './awq.js';
 import { cometLayout } from './comet.js';
+import { cometTwoLevelLayout } from './comet-two-level.js';
 import { mxfp4Layout, nvfp4Input, nvfp4Layout } from './fp4.js';
 import { gptqLayout, gptqV2Layout } from './gptq.js';
 import { marlinLayout } from './marlin.js';
@@ -21,6 +22,7 @@ export const PACK_LAYOUTS: readonly PackLayout[] = [
   turbomindLayout,
   turbomindSm70Layout,
   cometLayout,
+  cometTwoLevelLayout,
   w4a8Layout,
   gptqLayout,
   gptqV2Layout,

@@ -39,28 +39,31 @@ export const w4a8Layout: PackLayout = {
     };
   },
 
-  async pack({ rt, name, codes, scales }: Operands, fit: Fit): Promise<Map<string, Tensor>> {
-    const [packed, multiples, channel] = fit.tensors.map(({ shape }) => shape);
-    const [n, k] = fit.padded;
-    const out = new Map<string, Tensor>([
-      ['packed', allocate('u8', packed!)],
-      ['group_scales', allocate('i8', multiples!)],
-      ['channel_scales', allocate('f32', channel!)],
-    ]);
-    pack(rt, cometWeight(n, k), codes, out.get('packed')!, { streamColumns: k });
-    const wide = allocate('f32', scales.shape);
-    ops.cast(rt, scales, wide);
-    await allPacked(rt);
-    factor(name, typed<Float32Array>(wide), {
-      multiples: typed<Int8Array>(out.get('group_scales')!),
-      rows: typed<Float32Array>(out.get('channel_scales')!),
-    });
-    wide.dispose();
-    return out;
-  },
+  pack: packTwoLevels,
 
   memory: { bits: [4], unit: [COMET_N, COMET_K], of: cometWeight },
 };
+
+/** The tensors packed, group_scales and channel_scales of a two-level grid, the first three of `fit`. Throws LPQ_PACK. */
+export async function packTwoLevels({ rt, name, codes, scales }: Operands, fit: Fit): Promise<Map<string, Tensor>> {
+  const [packed, multiples, channel] = fit.tensors.map(({ shape }) => shape);
+  const [n, k] = fit.padded;
+  const out = new Map<string, Tensor>([
+    ['packed', allocate('u8', packed!)],
+    ['group_scales', allocate('i8', multiples!)],
+    ['channel_scales', allocate('f32', channel!)],
+  ]);
+  pack(rt, cometWeight(n, k), codes, out.get('packed')!, { streamColumns: k });
+  const wide = allocate('f32', scales.shape);
+  ops.cast(rt, scales, wide);
+  await allPacked(rt);
+  factor(name, typed<Float32Array>(wide), {
+    multiples: typed<Int8Array>(out.get('group_scales')!),
+    rows: typed<Float32Array>(out.get('channel_scales')!),
+  });
+  wide.dispose();
+  return out;
+}
 
 /** scales [N, G] as rows [N] times multiples [G, N']: the smallest ones that give each scale exactly. Throws LPQ_PACK. */
 function factor(name: string, scales: Float32Array, to: { multiples: Int8Array; rows: Float32Array }): void {

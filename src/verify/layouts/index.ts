@@ -4,6 +4,7 @@ import type { PackedWeight } from '../../model/kernels/kernel.js';
 import type { VerifiedLayout } from '../layout.js';
 import { awq } from './awq.js';
 import { comet } from './comet.js';
+import { cometTwoLevel } from './comet-two-level.js';
 import { mxfp4, nvfp4, nvfp4Input } from './fp4.js';
 import { gptq, gptqV2 } from './gptq.js';
 import { marlin } from './marlin.js';
@@ -25,6 +26,7 @@ export const LAYOUTS: readonly VerifiedLayout[] = [
   turbomindSm70,
   tilus,
   comet,
+  cometTwoLevel,
   w4a8,
   gptq,
   gptqV2,

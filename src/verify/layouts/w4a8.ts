@@ -1,8 +1,10 @@
+import type { PackedModule } from '../../../formats/artifact/schema.js';
 import { allocate, fromTyped, type Tensor, typed } from '../../../native/binding.js';
 import { w4a8Kernel } from '../../model/kernels/w4a8.js';
 import { wideScales } from '../decode-comet.js';
 import { firstWrong, problem, storedScales } from '../decode-scales.js';
 import { tileLayout } from '../decode-tiles.js';
+import type { LayoutTensor } from '../layout.js';
 import { emulate } from '../native.js';
 import { partGroups, partShape, type TilePart, type TileRules } from '../tile-rules.js';
 
@@ -20,13 +22,7 @@ const rules: TileRules = {
   },
 
   tensors(module) {
-    const [np, kp] = module.padded;
-    const blocks = kp / 128;
-    return [
-      { suffix: 'packed', dtypes: ['U8'], shape: [np / 16, blocks, 1024] },
-      { suffix: 'group_scales', dtypes: ['I8'], shape: [blocks, np] },
-      { suffix: 'channel_scales', dtypes: ['F32'], shape: [partShape(module)[0]] },
-    ];
+    return twoLevelTensors(module);
   },
 
   *problems(module) {
@@ -44,7 +40,7 @@ const rules: TileRules = {
   },
 
   async takeScales(part, read, parts) {
-    const products = productsOf(part, typed<Int8Array>(read.scales.output));
+    const products = twoLevelProducts(part, typed<Int8Array>(read.scales.output));
     read.scales.output.dispose();
     parts.set('scales', await storedScales(part.rt, read.name, part.module, part.decoded, products));
   },
@@ -79,11 +75,21 @@ const rules: TileRules = {
 
 export const w4a8 = tileLayout(rules);
 
+export function twoLevelTensors(module: PackedModule): LayoutTensor[] {
+  const [np, kp] = module.padded;
+  const blocks = kp / 128;
+  return [
+    { suffix: 'packed', dtypes: ['U8'], shape: [np / 16, blocks, 1024] },
+    { suffix: 'group_scales', dtypes: ['I8'], shape: [blocks, np] },
+    { suffix: 'channel_scales', dtypes: ['F32'], shape: [partShape(module)[0]] },
+  ];
+}
+
 /**
  * The scales f32 [N, G] that a row's scale and the multiples i8 [N, G] stand for. Multiples must keep codes within int8, and have no
  * divisor in common: there is one such form of a row.
  */
-function productsOf({ weights, prefix, module, decoded }: TilePart, multiples: Int8Array): Tensor {
+export function twoLevelProducts({ weights, prefix, module, decoded }: TilePart, multiples: Int8Array): Tensor {
   const [n] = partShape(module);
   const groups = partGroups(module);
   const name = `${prefix}.group_scales`;
@@ -124,7 +130,7 @@ function divisor(a: number, b: number): number {
 }
 
 /** [N, G] as [G, np], 0 behind N. */
-function turned(scales: Float32Array, groups: number, np: number): Tensor {
+export function turned(scales: Float32Array, groups: number, np: number): Tensor {
   const tensor = allocate('f32', [groups, np]);
   const to = typed<Float32Array>(tensor).fill(0);
   for (const [i, scale] of scales.entries()) to[(i % groups) * np + Math.floor(i / groups)] = scale;

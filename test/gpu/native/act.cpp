@@ -387,7 +387,8 @@ void widened(Report& report, Device& device, int64_t m, int64_t k, DType type, D
 }
 
 // W4Ax: activations quantized on both, then products against 64-bit sums and their fp32 chain.
-void mixed(Report& report, Device& device, const Case& c, double share, bool ordered, DType store) {
+// W4Ax; two_level: weights with whole factors of groups and one scale a row.
+void mixed(Report& report, Device& device, const Case& c, double share, bool ordered, bool two_level, DType store) {
   const int64_t kb = c.k / 128, x_pitch = (c.m + 3) / 4 * 4, w_pitch = (c.n + 3) / 4 * 4;
   const Tensor bits = allocate(DType::u8, {kb}), clip = allocate(DType::f32, {kb}), blocks = allocate(DType::i32, {kb}),
                order = allocate(DType::i32, {c.k});
@@ -420,16 +421,23 @@ void mixed(Report& report, Device& device, const Case& c, double share, bool ord
 
   const Tensor w_codes = bytes(DType::i8, {c.n, c.k}, -8, 7), w = comet_weights(w_codes.data<int8_t>(), c.n, c.k),
                bias = gaussian(DType::f32, {c.n});
-  const Tensor sw = filled(DType::f32, {kb, w_pitch},
+  const int64_t f_pitch = (c.n + 15) / 16 * 16;
+  const Tensor factors = bytes(DType::i8, {kb, f_pitch}, -15, 16), weights = bytes(DType::i8, {c.n, c.k}, 0, 0);
+  for (int64_t r = 0; r < c.n; ++r)
+    for (int64_t i = 0; i < c.k; ++i)
+      weights.data<int8_t>()[r * c.k + i] = static_cast<int8_t>(
+          w_codes.data<int8_t>()[r * c.k + i] * (two_level ? factors.data<int8_t>()[i / 128 * f_pitch + r] : 1));
+  const Tensor sw = filled(DType::f32, two_level ? std::vector<int64_t>{c.n} : std::vector<int64_t>{kb, w_pitch},
                            [](int64_t) { return std::exp2(between(-9, -6)) * (1 + between(0, 1023) / 1024.0); });
   std::vector<float> sums(static_cast<size_t>(c.m * c.n));
   std::vector<double> size(sums.size());
   for (int64_t b = 0; b < kb; ++b) {
     const auto part =
-        integer_products(codes.data<int8_t>(), w_codes.data<int8_t>(), c.m, c.n, c.k, b * 128, b * 128 + 128);
+        integer_products(codes.data<int8_t>(), weights.data<int8_t>(), c.m, c.n, c.k, b * 128, b * 128 + 128);
     for (size_t i = 0; i < sums.size(); ++i) {
       const int64_t t = static_cast<int64_t>(i) / c.n, r = static_cast<int64_t>(i) % c.n;
-      const float scale = token_scales.data<float>()[t * kb + b] * sw.data<float>()[b * w_pitch + r];
+      const float scale =
+          token_scales.data<float>()[t * kb + b] * (two_level ? 1.0f : sw.data<float>()[b * w_pitch + r]);
       sums[i] = std::fma(static_cast<float>(part[i]), scale, sums[i]);
       size[i] += std::fabs(double(part[i]) * scale);
     }
@@ -475,31 +483,36 @@ void mixed(Report& report, Device& device, const Case& c, double share, bool ord
               same_bytes(b8[0], all) && same_bytes(b8[2], sx));
   const auto check = [&](const std::string& by, const std::vector<Tensor>& given, const Params& how, bool exact) {
     Tensor out;
+    Params all = how;
+    if (two_level) all.set("groupScales", 1.0);
     try {
-      out = device.run("gemm_comet", given, {poisoned(store, {c.m, c.n})}, how)[0];
+      out = device.run("gemm_comet", given, {poisoned(store, {c.m, c.n})}, all)[0];
     } catch (const Failure& failure) {
       if (std::string(failure.what()).find("no tiling") == std::string::npos) throw;
       return;
     }
     double worst = 0;
     for (size_t i = 0; i < sums.size(); ++i) {
-      const float y = sums[i] + bias.data<float>()[static_cast<int64_t>(i) % c.n];
+      const int64_t r = static_cast<int64_t>(i) % c.n;
+      const float row = two_level ? sw.data<float>()[r] : 1.0f, y = sums[i] * row + bias.data<float>()[r];
       const double got = get(out, static_cast<int64_t>(i)),
                    bound = exact ? 0
-                                 : (kb + 8) * 0x1p-24 *
-                                           (size[i] + std::fabs(bias.data<float>()[static_cast<int64_t>(i) % c.n])) +
+                                 : (kb + 8) * 0x1p-24 * (size[i] * row + std::fabs(bias.data<float>()[r])) +
                                        unit(store) * std::fabs(y) + least(store);
       const double off = std::fabs(got - (exact ? stored(store, y) : y));
       worst = std::max(worst, std::isnan(got) ? INFINITY : bound > 0 ? off / bound : off > 0 ? INFINITY : 0);
     }
-    report.that(name_of(("w4ax by " + by + " " + std::to_string(fours) + " of " + std::to_string(kb) +
-                         " blocks of 4 bits" + (exact ? ", bit by bit" : ""))
+    report.that(name_of((std::string(two_level ? "two-level " : "") + "w4ax by " + by + " " + std::to_string(fours) +
+                         " of " + std::to_string(kb) + " blocks of 4 bits" + (exact ? ", bit by bit" : ""))
                             .c_str(),
                         c, store),
                 worst <= 1);
   };
-  const std::vector<Tensor> nibbles{x8, x4, sx, blocks, w, sw, bias},
-      bytes_alone{all, no_nibbles, sx, in_bytes, w, sw, bias};
+  std::vector<Tensor> nibbles{x8, x4, sx, blocks, w, sw}, bytes_alone{all, no_nibbles, sx, in_bytes, w, sw};
+  for (auto* each : {&nibbles, &bytes_alone}) {
+    if (two_level) each->push_back(factors);
+    each->push_back(bias);
+  }
   for (auto [way, how] : ways(device, c)) {
     how.set("kernel", std::string("act8"));
     const bool exact = std::string(way) == "alone";
@@ -510,7 +523,8 @@ void mixed(Report& report, Device& device, const Case& c, double share, bool ord
   if (c.tokens == 32) return;
   Params how = cut(c);
   how.set("kernel", std::string("mma"));
-  check("mma", nibbles, how, c.shared == 0);
+  // The kernel without wgmma multiplies scales of both levels first, and rounds them.
+  check("mma", nibbles, how, c.shared == 0 && !two_level);
 }
 
 }  // namespace
@@ -551,7 +565,8 @@ int main(int argc, char** argv) try {
     floats(report, device, c, store);
     nibbles(report, device, c, store);
     nibble_floats(report, device, c, store);
-    mixed(report, device, c, at % 4 == 0 ? 1.0 : at % 4 == 1 ? 0.0 : 0.6, at % 2 == 0, store);
+    for (const bool two_level : {false, true})
+      mixed(report, device, c, at % 4 == 0 ? 1.0 : at % 4 == 1 ? 0.0 : 0.6, at % 2 == 0, two_level, store);
   }
   for (DType x : stores)
     for (DType codes : {DType::i8, DType::f8_e4m3})

@@ -381,6 +381,30 @@ void solver(Device& d, Host& host, const Type& type, bool symmetric, bool both, 
     report.that(name + ": refit", after_got <= before * (1 + 1e-9) && after_got < after * (1 + 1e-4));
     report.close(name + ": refit, rows", b[1], values(a[1]), 2, 0.02);
   }
+  // Scales of two levels: both devices start from the CPU's, on the grid.
+  if (!coarse && symmetric && type.bits == 4 && type.integer)
+    for (const DType dtype : {DType::f16, DType::f32}) {
+      const Params how = params({{"twoLevel", std::string(dtype_name(dtype))}});
+      const Tensor energy = filled(DType::f32, {n, l.groups}, [](int64_t i) { return 1 + i % 3; });
+      Tensor start = copy(scale);
+      host.run("two_level_scales", {energy}, {start}, params({{"scaleDtype", std::string(dtype_name(dtype))}}));
+      const std::vector<Tensor> in{t, m, solve_want[0], zero, l.group};
+      const double from = objective(l, t, m, solve_want[0], start, zero);
+      const auto a = host.run("gptq_refit", in, {copy(start), poisoned(DType::f64, {1})}, how);
+      const auto b = d.run("gptq_refit", in, {copy(start), poisoned(DType::f64, {1})}, how);
+      const double after = objective(l, t, m, solve_want[0], a[0], zero),
+                   after_got = objective(l, t, m, solve_want[0], b[0], zero);
+      // A row is whole factors of its own number where what `two_level_scales` makes of it, with any price, is itself.
+      const auto again = host.run("two_level_scales", {energy}, {copy(b[0])},
+                                  params({{"scaleDtype", std::string(dtype_name(dtype))}}));
+      const std::string label = name + ": refit of two levels, " + std::string(dtype_name(dtype));
+      note(label + ", objective over the CPU's", after_got / after - 1);
+      note(label + ", objective over the start", after_got / from);
+      note(label + ", share of scales different", share_different(a[0], b[0]));
+      report.that(label, after_got <= from * (1 + 1e-9) && after_got < after * (1 + 1e-3));
+      report.that(label + ", on the grid", same_bytes(again[0], b[0]));
+      report.close(label + ", rows", b[1], values(a[1]), 2, 0.02);
+    }
 
   const auto codes = [&] { return std::vector<Tensor>{poisoned(DType::u8, {n, k})}; };
   report.that(name + ": encode", same_bytes(host.run("gptq_encode", {solve_want[0], l.order}, codes(), tp)[0],

@@ -39,6 +39,14 @@ test('the tensors of a module, whole and in ranks', () => {
     'm.group_scales I8 2x256',
     'm.channel_scales F32 256',
   ]);
+  assert.deepEqual(names(entry('comet_two_level', { ...codes(4, 8), ...twoLevel })), [
+    'm.packed U8 16x2x1024',
+    'm.group_scales I8 2x256',
+    'm.channel_scales F32 256',
+    'm.bits U8 2',
+    'm.clip F32 2',
+    'm.blocks I32 2',
+  ]);
   const ranks = entry('marlin', { padded: [256, 128], ranks: { count: 2, split: 'k' } });
   assert.deepEqual(names(ranks), [
     'm.rank0.B I32 8x512',
@@ -124,6 +132,8 @@ const CONTRADICTIONS: readonly [string, Partial<PackedModule>, RegExp][] = [
   ['comet', { ...codes(4, 8), ...group(64) }, /only groups of 128/],
   ['comet', codes(4), /1 blocks of activations are not K \/ 128 = 2/],
   ['comet', group(128), /needs the precisions/],
+  ['comet_two_level', codes(4, 8), /layout comet_two_level has scales of two levels/],
+  ['comet_two_level', { ...twoLevel, type: 'i8' }, /layout comet_two_level has no i8 codes/],
   ['w4a8', group(128), /has scales of two levels/],
   ['w4a8', { ...twoLevel, type: 'i8' }, /no i8 codes/],
   ['w4a8', { ...twoLevel, padded: [272, 256] }, /pads N to a multiple of 16/],

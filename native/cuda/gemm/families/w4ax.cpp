@@ -34,10 +34,11 @@ void gemm_comet(Call& call, CudaExec& exec) {
   require_settings(op.settings);
   require_sixteen(op.x.x8, "x8"), require_sixteen(op.x.x4, "x4"), require_sixteen(op.x_scales, "x_scales"),
       require_sixteen(op.w, "w"), require_sixteen(op.w_scales, "w_scales");
+  if (op.two_level) require_sixteen(*op.group_scales, "group_scales");
   if (op.m == 0 || op.n == 0) return;
   const Family<W4axProblem> families[] = {kW4axFewFamily, kAct8Family, kW4axMmaFamily};
-  run_families(W4axProblem{"w4x", true, op.x.x8, op.w, op.x_scales, op.w_scales, op.y, nullptr, op.bias, &op.x, op.m,
-                           op.n, op.x.count * 128, op.settings},
+  run_families(W4axProblem{op.two_level ? "g4x" : "w4x", true, op.x.x8, op.w, op.x_scales, op.w_scales, op.y,
+                           op.group_scales, op.bias, &op.x, op.m, op.n, op.x.count * 128, op.settings},
                families, exec);
 }
 LPQ_CUDA_OP(gemm_comet, "gemm_comet");

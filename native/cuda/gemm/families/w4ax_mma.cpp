@@ -14,7 +14,8 @@ MixedArgs arguments(const W4axProblem& p) {
   a.x8 = x.x8.data<signed char>(), a.x4 = x.x4.data<unsigned char>(), a.w = p.w.data<unsigned char>();
   a.x_scales = p.x_scales.data<float>(), a.w_scales = p.w_scales.data<float>(), a.blocks = x.blocks.data<int32_t>();
   a.k_blocks = static_cast<int>(x.count), a.eights = static_cast<int>(x.eights), a.fours = static_cast<int>(x.fours);
-  a.x_pitch = static_cast<int>(p.x_scales.dim(1)), a.w_pitch = static_cast<int>(p.w_scales.dim(1));
+  a.x_pitch = static_cast<int>(p.x_scales.dim(1)),
+  a.w_pitch = static_cast<int>(p.factors ? p.factors->dim(1) : p.w_scales.dim(1));
   a.y = p.y.raw(), a.bias = p.bias_data();
   a.m = static_cast<int>(p.m), a.n = static_cast<int>(p.n), a.store = p.store();
   return a;
@@ -24,6 +25,7 @@ MixedArgs arguments(const W4axProblem& p) {
 // and up to 8 tokens: that of the weights and scales at 3.5 MB a microsecond.
 Answer plan_few_tokens(const W4axProblem& p, CudaExec& exec) {
   const ops::GemmSettings& wish = p.wish;
+  if (p.factors) return "it has no scales of two levels";
   if (p.m > kFewTokens) return "it takes up to 16 tokens, and there are more";
   if (wish.tokens || wish.width || wish.blocks || wish.stages || wish.shared >= 0 || !wish.reduce.empty())
     return "it has no cuts to choose from";
@@ -70,7 +72,16 @@ void launch_mma(const W4axProblem& p, const Plan& plan, CudaExec& exec) {
   const MixedPlan& cut = std::any_cast<const MixedPlan&>(plan.cut);
   MixedArgs a = arguments(p);
   a.token_tiles = cut.token_tiles, a.items = cut.items, a.shared = cut.shared, a.stages = cut.stages;
-  std::optional<Scratch> partial;
+  std::optional<Scratch> partial, scales;
+  if (p.factors) {
+    // Of both levels as one number in f32 [k / 128, n']: this kernel's sums have the scales of rows within.
+    const long long count = p.factors->elements();
+    scales.emplace(exec.scratch(static_cast<size_t>(count) * 4));
+    exec.launch("lpq_join_scales", {stride_blocks(exec, count, 256)}, {256}, 0,
+                reinterpret_cast<const signed char*>(p.factors->raw()),
+                static_cast<const float*>(p.w_scales.data<float>()), scales->as<float>(), count, a.w_pitch, a.n);
+    a.w_scales = scales->as<float>();
+  }
   if (cut.shared > 0) {
     partial.emplace(share_sums(a, int64_t{16} * cut.blocks * cut.tiles * kMixedRows * 4, cut.shared, exec));
   }

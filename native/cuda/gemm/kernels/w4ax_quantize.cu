@@ -175,8 +175,22 @@ __device__ __forceinline__ void widen_blocks(const signed char* codes, const uns
   }
 }
 
+// Scales of two levels as one number each: factors [count / pitch, pitch] times the numbers of the n rows.
+__device__ __forceinline__ void join_scales(const signed char* factors, const float* rows, float* to, long long count,
+                                            int pitch, int n) {
+  const long long threads = static_cast<long long>(gridDim.x) * blockDim.x;
+  for (long long i = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x; i < count; i += threads) {
+    const int row = static_cast<int>(i % pitch);
+    to[i] = row < n ? static_cast<float>(factors[i]) * rows[row] : 0.0f;
+  }
+}
+
 }  // namespace lpq
 
+extern "C" __global__ void __launch_bounds__(256)
+    lpq_join_scales(const signed char* factors, const float* rows, float* to, long long count, int pitch, int n) {
+  lpq::join_scales(factors, rows, to, count, pitch, n);
+}
 extern "C" __global__ void __launch_bounds__(256)
     lpq_widen_blocks(const signed char* codes, const unsigned char* nibbles, const int* blocks, signed char* to,
                      long long tokens, int eights, int fours) {

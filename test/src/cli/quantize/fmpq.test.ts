@@ -128,6 +128,40 @@ test('quantize with --method fmpq, look at the checkpoint, evaluate it', async (
   assert.equal(mixture.code, 0, mixture.stderr);
 });
 
+test('fmpq of a two-level grid: quantized, packed for its own layout, verified, and the same model to the last bit', async (t) => {
+  const dir = scratch(t);
+  const [output, comet] = [path.join(dir, 'out'), path.join(dir, 'comet')];
+  const ran = await lpq([...quick(output, 4, 64), '--act-int4-share', '0.75', '--group-scales', 'integer']);
+  assert.equal(ran.code, 0, ran.stderr);
+  const checkpoint = CanonicalCheckpoint.open(output);
+  for (const { scales, activations } of Object.values(checkpoint.manifest.modules)) {
+    assert.equal(scales.twoLevel, true);
+    assert.ok(activations);
+  }
+  checkpoint.close();
+  const made = await lpq(['pack', output, '--target', 'comet', '-o', comet]);
+  assert.equal(made.code, 0, made.stderr);
+  const { modules } = JSON.parse(readFileSync(path.join(comet, 'lpq.json'), 'utf8')) as {
+    modules: Record<string, { layout: string; tensors: Record<string, unknown> }>;
+  };
+  for (const [name, { layout, tensors }] of Object.entries(modules)) {
+    assert.equal(layout, 'comet_two_level', name);
+    assert.ok(Object.hasOwn(tensors, `${name}.group_scales`));
+  }
+  const verified = await lpq(['verify', comet, '--against', output, '--json']);
+  assert.equal(verified.code, 0, verified.stderr + verified.stdout);
+  const { checks } = events(verified)[0] as { checks: { name: string; status: string }[] };
+  assert.equal(checks.find(({ name }) => name === 'emulator')?.status, 'passed');
+  const text = path.join(dir, 'text.txt');
+  writeFileSync(text, readFileSync(path.join(root, 'share', 'text', 'books-valid.txt'), 'utf8').slice(0, 10_000));
+  const measured = async (of: string) => {
+    const evaluated = await lpq(['eval', of, '--text', text, '--ctx', '128', '--json']);
+    assert.equal(evaluated.code, 0, evaluated.stderr);
+    return events(evaluated).find(({ ppl }) => ppl !== undefined)?.nll as number;
+  };
+  assert.equal(await measured(comet), await measured(output));
+});
+
 test('a manifest whose activations do not fit its module is refused by its place', async (t) => {
   const dir = scratch(t);
   const output = path.join(dir, 'out');

@@ -173,6 +173,17 @@ struct Int8Groups {
   }
 };
 
+// Codes as Int8Groups, times activations of which tokens have a scale for each 128 of k (W4Ax): |sums| of 128 stay
+// below 2^21, and the scale of the row is left to the end.
+struct Int8GroupBlocks : Int8Groups {
+  static constexpr bool kPromote = true, kTokenScales = true;
+  using Int8Groups::Int8Groups;
+  __device__ __forceinline__ void begin_step() {}
+  __device__ __forceinline__ float scaled(int part, int, float token, float sum) const {
+    return fmaf(static_cast<float>(part), token, sum);
+  }
+};
+
 // A warp's products, 16 rows. Codes are made 64 of k ahead of the products, in two sets of registers by turns.
 template <class Source, int T>
 struct Act8Multiplier {
