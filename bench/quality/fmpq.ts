@@ -7,7 +7,8 @@
  *
  * --sites lists the objective of every set of channels before and after its search; --plan stops there.
  *
- * A row: W4A16, W8A8, W4A8, or SHARE SEARCH [nogather] [noclip] [noscale] [kv4|kv4g32|kv4minmax] with 4-bit weights.
+ * A row: W4A16, W8A8, W4A8, or SHARE SEARCH [nogather] [noclip] [noscale] [kv4|kv4g32|kv4minmax] with 4-bit weights;
+ * [integer]: on a two-level grid.
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -113,7 +114,11 @@ for (const row of values.rows.split(',')) {
   const started = performance.now();
   const words = row.split(' ');
   const bits = row === 'W8A8' ? 8 : 4;
-  const scheme = schemeFromOptions({ bits, groupSize: 128 });
+  const scheme = schemeFromOptions({
+    bits,
+    groupSize: 128,
+    groupScales: words.includes('integer') ? 'integer' : 'free',
+  });
   const quantizer = gptqQuantizer({ ...GPTQ_DEFAULTS, ...overrides });
   const fixed = /^W/.test(row);
   const options: FmpqOptions = {
@@ -132,7 +137,7 @@ for (const row of values.rows.split(',')) {
     ? { bits: 4, group: row.includes('kv4g32') ? 32 : 64, ...(!row.includes('kv4minmax') && { clip: true }) }
     : undefined;
   let plan: FmpqPlan | undefined;
-  if (row !== 'W4A16') plan = await decidePlan(rt, source, graph, feeds, options);
+  if (words[0] !== 'W4A16') plan = await decidePlan(rt, source, graph, feeds, options);
   const planning = (performance.now() - started) / 1000;
   const output = path.join(work, `out-${results.length}`);
   if (!values.plan)

@@ -152,16 +152,19 @@ const activations = [
     ['Int8Groups', 'g4', false],
     ['Int8Scaled', 'w4', true],
     ['Int8Blocks', 'w4x', true],
-    ['Int8GroupBlocks', 'g4x', true],
+    ['Int8GroupBlocks', 'g4x', true, true],
     ['Fp8Scaled', 'w4f8', true],
-  ].map(([source, name, promoted]) => ({
+  ].map(([source, name, promoted, units]) => ({
     name: `gemm_act8_${name}`,
     header: 'cuda/gemm/kernels/act8.cuh',
     needs: 'sm_90a',
     calls: [
-      // Sums of 128 of k and those of all of K share the registers.
+      // Sums of 128 of k and those of all of K share the registers. Units: the former of a part of the tokens at a time.
       ...(promoted ? [2, 4, 8] : [2, 4, 8, 12, 16]).map((tiles) => [tiles, 2]),
-      ...(promoted ? [2, 4, 8, 12, 16] : [2, 4, 8, 12, 16, 20, 24, 32]).map((tiles) => [tiles, 1]),
+      ...(promoted ? [2, 4, 8, 12, 16, ...(units ? [24, 32] : [])] : [2, 4, 8, 12, 16, 20, 24, 32]).map((tiles) => [
+        tiles,
+        1,
+      ]),
     ].map((form) => call('LPQ_GEMM_ACT8', source, name, ...form)),
   })),
   {

@@ -194,6 +194,7 @@ template <class Source>
 void forms(const char* kind) {
   form<Source, 2, 1>(kind);
   form<Source, 8, 2>(kind);
+  if constexpr (std::is_same_v<Source, Int8GroupBlocks>) form<Source, 24, 1>(kind);
 #ifdef LPQ_ALL_FORMS
   form<Source, 2, 2>(kind);
   form<Source, 4, 2>(kind);
@@ -202,6 +203,7 @@ void forms(const char* kind) {
   form<Source, 8, 1>(kind);
   form<Source, 12, 1>(kind);
   form<Source, 16, 1>(kind);
+  if constexpr (std::is_same_v<Source, Int8GroupBlocks>) form<Source, 32, 1>(kind);
   if constexpr (!Source::kPromote) form<Source, 20, 1>(kind), form<Source, 24, 1>(kind), form<Source, 32, 1>(kind);
 #endif
 }

@@ -519,6 +519,26 @@ void mixed(Report& report, Device& device, const Case& c, double share, bool ord
     check(std::string("act8, ") + way, nibbles, how, exact);
     check(std::string("act8 in bytes, ") + way, bytes_alone, how, exact);
   }
+  // Tiles of which sums of 128 are scaled a unit of tokens at a time.
+  for (const int tokens : {192, 256}) {
+    const int64_t items = (c.n + 127) / 128 * ((c.m + tokens - 1) / tokens);
+    if (!two_level || items > device.backend().exec().device().multiprocessors) continue;
+    check("act8 in units, " + std::to_string(tokens), bytes_alone,
+          params({{"kernel", std::string("act8")},
+                  {"tokens", double(tokens)},
+                  {"width", 4.0},
+                  {"blocks", double(items)},
+                  {"reduce", std::string("global")}}),
+          true);
+    if (kb > 1 && 2 * items <= device.backend().exec().device().multiprocessors)
+      check("act8 in units, shared, " + std::to_string(tokens), bytes_alone,
+            params({{"kernel", std::string("act8")},
+                    {"tokens", double(tokens)},
+                    {"width", 4.0},
+                    {"blocks", double(2 * items)},
+                    {"reduce", std::string(between(0, 1) ? "cluster" : "global")}}),
+            false);
+  }
   // On Hopper mma.sync's s4 product is emulated, exactly.
   if (c.tokens == 32) return;
   Params how = cut(c);

@@ -189,6 +189,8 @@ template <class Source, int T>
 struct Act8Multiplier {
   using Part = typename Source::Part;
   using Sum = std::conditional_t<Source::kPromote, float, Part>;
+  // Eights of tokens that are multiplied at once.
+  static constexpr int kUnit = !Source::kPromote || T <= 16 ? T : T == 24 ? 12 : 8;
   const Act8Args& g;
   const ScaledArgs& a;
   const TmaPipeline weights, activations;
@@ -227,10 +229,10 @@ struct Act8Multiplier {
 
  private:
   // The products of half a step.
-  __device__ __forceinline__ void multiply_half(Part (&to)[T][4], uint64_t x, int half, bool add) {
+  __device__ __forceinline__ void multiply_half(Part (&to)[kUnit][4], uint64_t x, int half, bool add) {
     wgmma_fence();
 #pragma unroll
-    for (int ks = 0; ks < 2; ++ks) wgmma_k32<T>(to, codes[half][ks], x + half * 4 + ks * 2, ks > 0 || add);
+    for (int ks = 0; ks < 2; ++ks) wgmma_k32<kUnit>(to, codes[half][ks], x + half * 4 + ks * 2, ks > 0 || add);
     wgmma_commit();
   }
   // The products have what was loaded of the stage: it is free, and the next is loaded from. After the last step what
@@ -255,29 +257,38 @@ struct Act8Multiplier {
     make(0);
     source.load(next, 1);
   }
+  // Sums of 128 of k that are to be scaled have registers of their own: for more than 128 tokens, of a unit of them at
+  // a time, all by the same codes.
   __device__ __forceinline__ void multiply_promoted() {
-    Part part[1][T][4];
     activations.consumer_wait(x_at);
     const uint64_t x = wgmma_descriptor(x_ring + x_at.stage * (8 * T * 128));
     source.begin_step();
-    multiply_half(part[0], x, 0, false);
-    make(1);
-    multiply_half(part[0], x, 1, true);
-    const uint32_t next = next_stage();
-    source.load(next, 0);
-    wgmma_wait<1>();
-    make(0);
-    source.load(next, 1);
-    wgmma_wait<0>();
-    if constexpr (!Source::kTokenScales) activations.consumer_release(x_at.stage, lane);
-    keep_sums(part);
 #pragma unroll
-    for (int t = 0; t < T; ++t) {
-      const uint2 token =
-          Source::kTokenScales ? ld_shared_v2(token_scales + x_at.stage * scaled_token_bytes(T) + 32 * t) : uint2{};
+    for (int t0 = 0; t0 < T; t0 += kUnit) {
+      Part part[1][kUnit][4];
+      multiply_half(part[0], x + t0 * 64, 0, false);
+      if (t0 == 0) make(1);
+      multiply_half(part[0], x + t0 * 64, 1, true);
+      if (t0 + kUnit == T) {
+        const uint32_t next = next_stage();
+        source.load(next, 0);
+        wgmma_wait<1>();
+        make(0);
+        source.load(next, 1);
+      }
+      wgmma_wait<0>();
+      if (!Source::kTokenScales && t0 + kUnit == T) activations.consumer_release(x_at.stage, lane);
+      keep_sums(part);
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        sum[0][t][i] = source.scaled(part[0][t][i], i >> 1, __uint_as_float(i & 1 ? token.y : token.x), sum[0][t][i]);
+      for (int t = 0; t < kUnit; ++t) {
+        const uint2 token = Source::kTokenScales
+                                ? ld_shared_v2(token_scales + x_at.stage * scaled_token_bytes(T) + 32 * (t0 + t))
+                                : uint2{};
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          sum[0][t0 + t][i] =
+              source.scaled(part[0][t][i], i >> 1, __uint_as_float(i & 1 ? token.y : token.x), sum[0][t0 + t][i]);
+      }
     }
     if constexpr (Source::kTokenScales) activations.consumer_release(x_at.stage, lane);
   }
