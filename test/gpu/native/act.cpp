@@ -442,7 +442,7 @@ void mixed(Report& report, Device& device, const Case& c, double share, bool ord
       size[i] += std::fabs(double(part[i]) * scale);
     }
   }
-  if (c.m <= 16) {
+  if (c.m <= 16 && !two_level) {
     // The order that native/cuda/gemm/kernels/w4ax_few.cuh states: parts of K, of every so many blocks each.
     const auto& device_facts = device.backend().exec().device();
     const int64_t split =
