@@ -55,7 +55,7 @@ export const backwardOps = {
       'attention_backward',
       [t.q, t.k, t.v, t.starts, t.dy, ...[t.selected, t.sinks].filter((tensor) => tensor !== undefined)],
       [out.dq, out.dk, out.dv],
-      { ...p, chosen: t.selected ? 1 : 0 },
+      multiplied(rt, { ...p, chosen: t.selected ? 1 : 0 }),
     ),
 
   activationBackward: (rt: NativeRuntime, x: Tensor, dy: Tensor, dx: Tensor, p: { act: ActivationName }) =>

@@ -77,6 +77,7 @@ inline const Tensor& read_starts(Arguments& a) {
 // t-w+1 .. t. softCap c > 0: softmax of c * tanh(q kᵀ * scale / c) (Gemma 2). sinks f32, f16 or bf16 [heads]
 // (optional): a further logit of each head's softmax, without a value. With qFirst, kFirst, vFirst the matrices have
 // more columns, of which the heads are those from there on. starts that do not rise from 0 to T: LPQ_NATIVE_ARGUMENT.
+// bf16: on the CPU, products in bf16 (linalg.h).
 struct Attention : Arguments {
   AttentionShape shape = AttentionShape::read(*this);
   const Tensor& q = input("q", kFloats, {-1, -1});
@@ -88,6 +89,7 @@ struct Attention : Arguments {
   Columns of_q = some_columns("qFirst", q, "q", shape.queries());
   Columns of_k = some_columns("kFirst", k, "k", shape.keys());
   Columns of_v = some_columns("vFirst", v, "v", shape.values());
+  bool bf16 = flag("bf16");
 
   explicit Attention(const Call& call) : Arguments(call, "attention") {
     for (const auto& [tensor, name] : {std::pair{&q, "q"}, {&k, "k"}, {&v, "v"}}) {

@@ -68,7 +68,7 @@ struct LayernormBackward : Arguments {
 
 // Of attention, its tensors without columns of others: dq, dk, dv of the shapes of q, k, v, and no other tensor of the
 // call. Scores are computed again. `chosen`: of selected_attention, over the tokens that `selected`, choices and block
-// name there, which are taken as given.
+// name there, which are taken as given. bf16: as of attention.
 struct AttentionBackward : Arguments {
   AttentionShape shape = AttentionShape::read(*this);
   const Tensor& q = input("q", {f32}, {-1, shape.queries()});
@@ -77,7 +77,7 @@ struct AttentionBackward : Arguments {
   const Tensor& starts = read_starts(*this);
   const Tensor& dy = input("dy", {f32}, {q.dim(0), shape.outputs()});
   int64_t choices = at_least(1, "choices", 1), block = at_least(1, "block", 1);
-  bool chosen = flag("chosen");
+  bool chosen = flag("chosen"), bf16 = flag("bf16");
   const Tensor* selected = input_if(chosen, "selected", {i32}, {q.dim(0), -1});
   const Tensor* sinks = last_input("sinks", kFloats, {shape.heads});
   const Tensor& dq = output("dq", {f32}, q.shape);

@@ -16,7 +16,7 @@ export interface TuneOptions {
 
 export const DEFAULT_STEPS = 200;
 /** How often the batches held out are asked. */
-export const LOOKS = 20;
+export const LOOKS = 10;
 
 /** What no option of the command sets. */
 export const TUNE_DEFAULTS: Omit<TuneOptions, 'steps' | 'seed'> = {

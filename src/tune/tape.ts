@@ -1,5 +1,6 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import type { Rotation } from '../../native/cache-ops.js';
+import { multiplied } from '../../native/multiplied.js';
 import { type ActivationName, type AttentionParams, ops } from '../../native/ops.js';
 import { attendSelected, type Selection } from '../model/indexer.js';
 import { xieluTensors } from '../model/mlp.js';
@@ -130,7 +131,7 @@ export class Tape {
     const given = { q: q.tensor, k: k.tensor, v: v.tensor };
     const chosen = selection && { choices: selection.choices, block: selection.block };
     if (selection) attendSelected(rt, { ...given, y }, selection, { starts }, p);
-    else ops.attention(rt, q.tensor, k.tensor, v.tensor, starts, y, p, sinks);
+    else ops.attention(rt, q.tensor, k.tensor, v.tensor, starts, y, multiplied(rt, p), sinks);
     return this.record(
       this.made(
         y,

@@ -1,5 +1,6 @@
 import { type NativeRuntime, type Tensor, uploadTyped } from '../../native/binding.js';
 import { gptqOps, type SolveInputs } from '../../native/gptq-ops.js';
+import { multiplied } from '../../native/multiplied.js';
 import { ops } from '../../native/ops.js';
 import { groupSizeOf } from '../core/granularity.js';
 import { typeParams } from '../core/quant-type.js';
@@ -81,7 +82,7 @@ export class Target {
   step({ rate, leak, refit }: { rate: number; leak: number; refit: boolean }): void {
     const { rt, gradient, curvature, t, most, now, weight } = this;
     const p = rt.allocate('f32', this.module.shape);
-    rt.enqueue('gemm', [gradient, curvature.inverse], [p]);
+    rt.enqueue('gemm', [gradient, curvature.inverse], [p], multiplied(rt, {}));
     tuneOps.aim(rt, { p, w: weight, scale: now.scale, t, most }, { rate, leak });
     ops.zero(rt, gradient);
     p.dispose();
@@ -129,7 +130,8 @@ export class Target {
   private descend(): void {
     const { rt, module, now } = this;
     const count = rt.allocate('f64', [1]);
-    gptqOps.descend(rt, this.problem, now.level, count, { ...typeParams(module.scheme.type), sweeps: 1 });
+    const params = multiplied(rt, { ...typeParams(module.scheme.type), sweeps: 1 });
+    gptqOps.descend(rt, this.problem, now.level, count, params);
     count.dispose();
   }
 

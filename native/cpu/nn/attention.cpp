@@ -23,7 +23,7 @@ void attention(Call& call, Exec& exec) {
   const KeysValues read{a.k.raw() + a.of_k.first * 4, a.v.raw() + a.of_v.first * 4, DType::f32, a.of_k.pitch,
                         a.of_v.pitch};
   const Attention work(shape, a.q.data<float>() + a.of_q.first, a.of_q.pitch, read,
-                       sinks.empty() ? nullptr : sinks.data(), a.y.data<float>());
+                       sinks.empty() ? nullptr : sinks.data(), a.y.data<float>(), products_of(a.bf16));
   run_attention(exec, work, blocks, tasks, shape.kv_heads);
 }
 

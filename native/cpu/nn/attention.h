@@ -3,6 +3,7 @@
 //
 // Arithmetic: a score is one fma chain over headDim of (q * scale) and k. Keys go in blocks of kKeys, counted from the
 // start of the sequence; a block's part of the output is one fma chain over its keys, added to the rescaled sum so far.
+// With products in bf16 the operands of both are rounded first (cpu/linalg/gemm.h).
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -11,7 +12,7 @@
 #include <vector>
 
 #include "cpu/checks.h"
-#include "cpu/linalg/kernels.h"
+#include "cpu/linalg/gemm_driver.h"
 #include "cpu/linalg/scratch.h"
 #include "cpu/nn/cast.h"
 #include "ops/attention.h"
@@ -49,17 +50,18 @@ class Attention {
  public:
   // sinks: one logit a head that takes part in the softmax and has no value; or null.
   Attention(const AttentionShape& shape, const float* q, int64_t q_row, const KeysValues& cache, const float* sinks,
-            float* y)
+            float* y, Products products = Products::f32)
       : shape_(shape),
         q_(q),
         q_row_(q_row),
         cache_(cache),
         sinks_(sinks),
         y_(y),
-        kernel_(linalg::kernels<float>()),
+        kernel_(linalg::kernels_of(products)),
         rows_(vector_kernels()) {
     value_panels_ = (shape.value_dim + kernel_.nr - 1) / kernel_.nr;
-    block_floats_ = kKeys * shape.head_dim + kKeys * value_panels_ * kernel_.nr;
+    head_depth_ = kernel_.depth(shape.head_dim), keys_depth_ = kernel_.depth(kKeys);
+    block_floats_ = kKeys * head_depth_ + keys_depth_ * value_panels_ * kernel_.nr;
   }
 
   int64_t block_floats() const { return block_floats_; }
@@ -74,11 +76,11 @@ class Attention {
     const std::byte* k = cache_.k + ((block.row + block.key) * k_row + kv_head * hd) * size;
     const std::byte* v = cache_.v + ((block.row + block.key) * v_row + kv_head * vd) * size;
     for (int64_t j = 0; j < here; j += nr)
-      kernel_.pack(to + j * hd, {k + j * k_row * size, cache_.dtype, k_row, 1},
+      kernel_.pack(to + j * head_depth_, {k + j * k_row * size, cache_.dtype, k_row, 1},
                    static_cast<int>(std::min(nr, here - j)), static_cast<int>(nr), hd, 1.0f);
-    to += kKeys * hd;
+    to += kKeys * head_depth_;
     for (int64_t j = 0; j < vd; j += nr)
-      kernel_.pack(to + j * kKeys, {v + j * size, cache_.dtype, 1, v_row}, static_cast<int>(std::min(nr, vd - j)),
+      kernel_.pack(to + j * keys_depth_, {v + j * size, cache_.dtype, 1, v_row}, static_cast<int>(std::min(nr, vd - j)),
                    static_cast<int>(nr), here, 1.0f);
   }
 
@@ -90,19 +92,21 @@ class Attention {
     const int64_t rows = single ? task.heads : std::min(kQueries, task.length - task.query);
     const int64_t queries = single ? 1 : rows, panels = (rows + mr - 1) / mr;
     const int64_t q_step = single ? hd : q_row_, y_row = shape_.heads * vd, y_step = single ? vd : y_row;
-    const int64_t q_stride = hd * mr + linalg::kPanelPad, p_stride = kKeys * mr + linalg::kPanelPad;
+    const int64_t q_stride = head_depth_ * mr + linalg::kPanelPad,
+                  p_stride = keys_depth_ * mr + linalg::kPanelPad;
     static thread_local linalg::Scratch scratch;
     float* const own = scratch.get<float>(static_cast<size_t>(
-        (single ? block_floats_ : 0) + panels * (q_stride + p_stride) + kQueries * (kKeys + vd + 2)));
+        (single ? block_floats_ : 0) + panels * (q_stride + p_stride) + kQueries * (kKeys + vd + hd + 2)));
     float* const q_panels = own + (single ? block_floats_ : 0);
     float* const p_panels = q_panels + panels * q_stride;
     float* const scores = p_panels + panels * p_stride;
     float* const out = scores + kQueries * kKeys;
-    float *const most = out + kQueries * vd, *const sum = most + kQueries;
+    float *const most = out + kQueries * vd, *const sum = most + kQueries, *const scaled = sum + kQueries;
     const float* q = q_ + (task.query_row + task.query) * q_row_ + task.head * hd;
+    for (int64_t i = 0; i < rows; ++i) rows_.scale(q + i * q_step, shape_.scale, scaled + i * hd, hd);
     for (int64_t i = 0; i < rows; i += mr)
-      kernel_.pack(q_panels + i / mr * q_stride, {q + i * q_step, DType::f32, q_step, 1},
-                   static_cast<int>(std::min(mr, rows - i)), static_cast<int>(mr), hd, shape_.scale);
+      kernel_.pack(q_panels + i / mr * q_stride, {scaled + i * hd, DType::f32, hd, 1},
+                   static_cast<int>(std::min(mr, rows - i)), static_cast<int>(mr), hd, 1.0f);
     std::fill(out, out + rows * vd, 0.0f);
     for (int64_t i = 0; i < rows; ++i)
       most[i] = sinks_ ? sinks_[task.head + (single ? i : 0)] : -std::numeric_limits<float>::infinity();
@@ -115,10 +119,10 @@ class Attention {
       const int64_t key = block * kKeys, keys = std::min(kKeys, last - key);
       if (single) pack_block(own, {task.block, task.length, key}, kv_head);
       const float* keys_packed = single ? own : packed + (kv_head * blocks + task.block + block) * block_floats_;
-      const float* values_packed = keys_packed + kKeys * hd;
+      const float* values_packed = keys_packed + kKeys * head_depth_;
       for (int64_t j = 0; j < keys; j += nr)
         for (int64_t i = 0; i < rows; i += mr)
-          kernel_.tile(hd, q_panels + i / mr * q_stride, keys_packed + j * hd, scores + i * kKeys + j, kKeys,
+          kernel_.tile(hd, q_panels + i / mr * q_stride, keys_packed + j * head_depth_, scores + i * kKeys + j, kKeys,
                        static_cast<int>(std::min(mr, rows - i)), static_cast<int>(std::min(nr, keys - j)), false);
       for (int64_t i = 0; i < rows; ++i) {
         const int64_t t = task.query + (single ? 0 : i);
@@ -144,7 +148,7 @@ class Attention {
                      static_cast<int>(std::min(mr, rows - i)), static_cast<int>(mr), keys, 1.0f);
       for (int64_t j = 0; j < vd; j += nr)
         for (int64_t i = 0; i < rows; i += mr)
-          kernel_.tile(keys, p_panels + i / mr * p_stride, values_packed + j * kKeys, out + i * vd + j, vd,
+          kernel_.tile(keys, p_panels + i / mr * p_stride, values_packed + j * keys_depth_, out + i * vd + j, vd,
                        static_cast<int>(std::min(mr, rows - i)), static_cast<int>(std::min(nr, vd - j)), true);
     }
     float* y = y_ + (task.query_row + task.query) * y_row + task.head * vd;
@@ -161,7 +165,7 @@ class Attention {
   float* y_;
   const linalg::Kernels<float>& kernel_;
   const VectorKernels& rows_;
-  int64_t value_panels_, block_floats_;
+  int64_t value_panels_, head_depth_, keys_depth_, block_floats_;
 };
 
 // One logit a head, or nothing where there is no tensor.

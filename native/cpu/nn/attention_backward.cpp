@@ -16,20 +16,20 @@ namespace {
 
 constexpr int64_t kRows = 112;  // a multiple of the row counts of all kernels' tiles
 
-// Products on this thread, packed into memory of its own.
-class Products {
+// On this thread, packed into memory of its own.
+class Multiplier {
  public:
-  // c[m,n] = (add ? c : 0) + alpha a b; a of elements (i, p), b of elements (j, p), one fma chain over k.
+  // c[m,n] = (add ? c : 0) + a b; a of elements (i, p), b of elements (j, p), one fma chain over k.
   void into(float* c, int64_t ldc, int64_t m, int64_t n, int64_t k, const float* a, int64_t a_i, int64_t a_p,
-            const float* b, int64_t b_j, int64_t b_p, float alpha, bool add) {
-    const auto& kernel = linalg::kernels<float>();
-    const int64_t mr = kernel.mr, nr = kernel.nr, rows = (m + mr - 1) / mr;
-    const int64_t stride = k * mr + linalg::kPanelPad;
+            const float* b, int64_t b_j, int64_t b_p, bool add, Products products) {
+    const auto& kernel = linalg::kernels_of(products);
+    const int64_t mr = kernel.mr, nr = kernel.nr, rows = (m + mr - 1) / mr, depth = kernel.depth(k);
+    const int64_t stride = depth * mr + linalg::kPanelPad;
     float* const a_panels = a_.get<float>(static_cast<size_t>(rows * stride));
-    float* const b_panel = b_.get<float>(static_cast<size_t>(k * nr + linalg::kPanelPad));
+    float* const b_panel = b_.get<float>(static_cast<size_t>(depth * nr + linalg::kPanelPad));
     for (int64_t i = 0; i < m; i += mr)
       kernel.pack(a_panels + i / mr * stride, {a + i * a_i, DType::f32, a_i, a_p},
-                  static_cast<int>(std::min(mr, m - i)), static_cast<int>(mr), k, alpha);
+                  static_cast<int>(std::min(mr, m - i)), static_cast<int>(mr), k, 1.0f);
     for (int64_t j = 0; j < n; j += nr) {
       const int cols = static_cast<int>(std::min(nr, n - j));
       kernel.pack(b_panel, {b + j * b_j, DType::f32, b_j, b_p}, cols, static_cast<int>(nr), k, 1.0f);
@@ -66,10 +66,10 @@ class Backward {
     const int64_t hd = s.head_dim, vd = s.value_dim;
     const int64_t begin = s.window > 0 ? std::max<int64_t>(0, query - s.window + 1) : 0;
     const int64_t keys = query + queries - begin;
-    static thread_local Products products;
+    static thread_local Multiplier multiplier;
     static thread_local linalg::Scratch scratch;
-    float* const p = scratch.get<float>(static_cast<size_t>(queries * keys * (s.cap > 0 ? 3 : 2)));
-    float *const dp = p + queries * keys, *const capped = dp + queries * keys;
+    float* const p = scratch.get<float>(static_cast<size_t>(queries * (keys * (s.cap > 0 ? 3 : 2) + hd)));
+    float *const dp = p + queries * keys, *const scaled = dp + queries * keys, *const capped = scaled + queries * hd;
     const int64_t row = first + query, key = first + begin;
     const int64_t q_row = s.queries(), k_row = s.keys(), v_row = s.values(), y_row = s.outputs();
     const float* q = of_.q.data<float>() + row * q_row + head * hd;
@@ -77,24 +77,27 @@ class Backward {
     const float* v = of_.v.data<float>() + key * v_row + kv_head * vd;
     const float* dy = of_.dy.data<float>() + row * y_row + head * vd;
 
-    products.into(p, keys, queries, keys, hd, q, q_row, 1, k, k_row, 1, s.scale, false);
+    const Products products = products_of(of_.bf16);
+    for (int64_t i = 0; i < queries; ++i) vector_kernels().scale(q + i * q_row, s.scale, scaled + i * hd, hd);
+    multiplier.into(p, keys, queries, keys, hd, scaled, hd, 1, k, k_row, 1, false, products);
     if (s.cap > 0) {
       vector_kernels().soft_cap(p, s.cap, p, queries * keys);
       std::copy(p, p + queries * keys, capped);
     }
-    products.into(dp, keys, queries, keys, vd, dy, y_row, 1, v, v_row, 1, 1.0f, false);
+    multiplier.into(dp, keys, queries, keys, vd, dy, y_row, 1, v, v_row, 1, false, products);
     for (int64_t i = 0; i < queries; ++i) softmax(p + i * keys, dp + i * keys, first, query + i, begin, keys, head);
-    products.into(of_.dv.data<float>() + key * v_row + kv_head * vd, v_row, keys, vd, queries, p, 1, keys, dy, 1, y_row,
-                  1.0f, true);
+    multiplier.into(of_.dv.data<float>() + key * v_row + kv_head * vd, v_row, keys, vd, queries, p, 1, keys, dy, 1,
+                    y_row, true, products);
     if (s.cap > 0)
       for (int64_t i = 0; i < queries * keys; ++i) {
         const float share = capped[i] / s.cap;
         dp[i] *= 1.0f - share * share;
       }
-    products.into(of_.dq.data<float>() + row * q_row + head * hd, q_row, queries, hd, keys, dp, keys, 1, k, 1, k_row,
-                  s.scale, false);
-    products.into(of_.dk.data<float>() + key * k_row + kv_head * hd, k_row, keys, hd, queries, dp, 1, keys, q, 1, q_row,
-                  s.scale, true);
+    multiplier.into(of_.dk.data<float>() + key * k_row + kv_head * hd, k_row, keys, hd, queries, dp, 1, keys, scaled, 1,
+                    hd, true, products);
+    float* const dq = of_.dq.data<float>() + row * q_row + head * hd;
+    multiplier.into(dq, q_row, queries, hd, keys, dp, keys, 1, k, 1, k_row, false, products);
+    for (int64_t i = 0; i < queries; ++i) vector_kernels().scale(dq + i * q_row, s.scale, dq + i * q_row, hd);
   }
 
   // A row of scores becomes probabilities, and that of their gradient the scores'.

@@ -18,18 +18,8 @@ void divergence(Call& call, Exec& exec) {
   exec.pool.parallel_for(a.logits.dim(0), rows_grain(vocabulary * 4), [&](int64_t begin, int64_t end, int) {
     std::vector<float> wanted(static_cast<size_t>(vocabulary));
     for (int64_t t = begin; t < end; ++t) {
-      const float *y = logits + t * vocabulary, *z = target + t * vocabulary;
-      float *p = wanted.data(), *q = dlogits + t * vocabulary;
-      const float most_z = kernels.maximum(z, vocabulary), most_y = kernels.maximum(y, vocabulary);
-      const double sum_p = static_cast<double>(kernels.exponentials(z, most_z, p, vocabulary));
-      // KL = sum p (log p - log q), of which the logarithms of both sums and the maxima are the same for all v.
-      double inner = 0;
-      for (int64_t i = 0; i < vocabulary; ++i)
-        inner += static_cast<double>(p[i]) * (static_cast<double>(z[i]) - static_cast<double>(y[i]));
-      const double sum_q = static_cast<double>(kernels.exponentials(y, most_y, q, vocabulary));
-      sums[t] = inner / sum_p - static_cast<double>(most_z) + static_cast<double>(most_y) + std::log(sum_q / sum_p);
-      kernels.scale(q, static_cast<float>(static_cast<double>(a.factor) / sum_q), q, vocabulary);
-      kernels.add_scaled(q, p, static_cast<float>(-static_cast<double>(a.factor) / sum_p), q, vocabulary);
+      sums[t] = kernels.divergence(logits + t * vocabulary, target + t * vocabulary, wanted.data(),
+                                   dlogits + t * vocabulary, vocabulary, static_cast<double>(a.factor));
     }
   });
 }

@@ -39,6 +39,8 @@ struct VectorKernels {
   // a softmax and its gradient. `more` is added to the sum of p.
   void (*softmax_backward)(float* p, float* dp, float shift, float more, int64_t n);
   float (*maximum)(const float* x, int64_t n);
+  // Returns KL(softmax(z) || softmax(y)) and makes q = factor (softmax(y) - softmax(z)); q may be y, p is room for n.
+  double (*divergence)(const float* y, const float* z, float* p, float* q, int64_t n, double factor);
   // y = exp(x - shift) in place or not; returns the sum.
   float (*exponentials)(const float* x, float shift, float* y, int64_t n);
   // The sum of exp(x - shift), x - shift <= 0, in f64.

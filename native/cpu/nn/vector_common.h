@@ -221,6 +221,42 @@ float exponentials(const float* x, float shift, float* y, int64_t n) {
   return total(sum);
 }
 
+// The sums of exp(x - shift), and of exp(z - shift_z) (z - y) in f64, of up to kSumLanes elements.
+struct DivergenceSums {
+  float p[kSumLanes] = {}, q[kSumLanes] = {};
+  double inner[kSumLanes] = {};
+
+  inline void step(const float* y, const float* z, float shift_y, float shift_z, float* to_p, float* to_q, int count) {
+    float e[kSumLanes], f[kSumLanes];
+    double d[kSumLanes];
+    for (int v = 0; v < kSumLanes; ++v) {
+      const bool there = v < count;
+      const float a = there ? y[v] : shift_y, b = there ? z[v] : shift_z;
+      e[v] = exp_f32(b - shift_z), f[v] = exp_f32(a - shift_y);
+      d[v] = there ? static_cast<double>(e[v]) * (static_cast<double>(b) - static_cast<double>(a)) : 0.0;
+    }
+    for (int v = 0; v < kSumLanes; ++v) inner[v] += d[v];
+    for (int v = 0; v < count; ++v) {
+      p[v] += e[v], q[v] += f[v];
+      to_p[v] = e[v], to_q[v] = f[v];
+    }
+  }
+};
+
+double divergence(const float* y, const float* z, float* p, float* q, int64_t n, double factor) {
+  const float most_y = maximum(y, n), most_z = maximum(z, n);
+  DivergenceSums sums;
+  int64_t i = 0;
+  for (; i + kSumLanes <= n; i += kSumLanes) sums.step(y + i, z + i, most_y, most_z, p + i, q + i, kSumLanes);
+  if (i < n) sums.step(y + i, z + i, most_y, most_z, p + i, q + i, static_cast<int>(n - i));
+  const double sum_p = static_cast<double>(total(sums.p)), sum_q = static_cast<double>(total(sums.q));
+  const float to_q = static_cast<float>(factor / sum_q), to_p = static_cast<float>(factor / sum_p);
+  for (i = 0; i < n; ++i) q[i] = q[i] * to_q - p[i] * to_p;
+  // KL = sum p (log p - log q), of which the logarithms of both sums and the maxima are the same for all elements.
+  return total(sums.inner) / sum_p - static_cast<double>(most_z) + static_cast<double>(most_y) +
+         std::log(sum_q / sum_p);
+}
+
 double sum_exp(const float* x, double shift, int64_t n) {
   double sum[kSumLanes] = {};
   lanes_of(n, [&](int64_t i, int v) { sum[v] += exp_f64(static_cast<double>(x[i]) - shift); });
@@ -410,6 +446,7 @@ constexpr VectorKernels kTable = {
     .gated_backward = gated_backward,
     .softmax_backward = softmax_backward,
     .maximum = maximum,
+    .divergence = divergence,
     .exponentials = exponentials,
     .sum_exp = sum_exp,
     .scale = scale,

@@ -3,11 +3,12 @@ import type { BlockPlan, ModelPlan } from '../../model/plan.js';
 import type { Block, LinearRef, ModelGraph } from '../../model/program.js';
 import { linearsOf } from '../../quantize/linears.js';
 import type { ModulePlan } from '../../quantize/plan.js';
+import { keptBlocks } from './kept.js';
 import { HELD_MOST, STEP_TOKENS } from './options.js';
-import { HELD_BYTES, heldBytes } from './teacher.js';
+import { AT_ONCE_BYTES, HELD_BYTES, heldBytes } from './teacher.js';
 
 /** How often the held-out batches are asked: every so many steps, but at most so often. */
-const [STEPS_A_LOOK, MOST_LOOKS] = [10, 20];
+const [STEPS_A_LOOK, MOST_LOOKS] = [10, 10];
 
 export function looksOf(steps: number): number {
   return Math.min(MOST_LOOKS, Math.ceil(steps / STEPS_A_LOOK));
@@ -27,15 +28,19 @@ export function madeFloats(block: Block): number {
 }
 
 /**
- * Operations of training scales: a step takes the unquantized model once, the quantized one forward, forward again and back (twice as
- * much); a look the quantized one alone. Attention is not in it.
+ * Operations of training scales, at the least: a step takes the quantized model forward and back (twice as much), and forward again but for
+ * blocks that are kept; a look the quantized one alone. The unquantized model is not in it, since its batches may be few, nor attention.
  */
 export function scaleOperations({ blocks, head }: ModelGraph, { blocks: plans }: ModelPlan, steps: number): number {
   const own = blocks.filter(({ predicts }) => !predicts);
   const inside = own.reduce((sum, block) => sum + blockOperations(block, plans[block.index]), 0);
+  const kept = keptBlocks(own, { blocks: plans }, STEP_TOKENS).blocks;
+  const again = own
+    .filter((block) => !kept.has(block))
+    .reduce((sum, block) => sum + blockOperations(block, plans[block.index]), 0);
   const end = 2 * head.n * head.k;
   const looks = (1 + looksOf(steps)) * HELD_MOST;
-  return STEP_TOKENS * (steps * (5 * inside + 3 * end) + looks * (inside + 2 * end));
+  return STEP_TOKENS * (steps * (3 * inside + again + 3 * end) + looks * (inside + 2 * end));
 }
 
 /** Bytes that training scales holds at its fullest, beside the process: the docs tell of what (docs/methods.md). */
@@ -58,7 +63,7 @@ export function scaleMemory(graph: ModelGraph, plan: ModelPlan, modules: ModuleP
   }, 0);
   const head = 4 * graph.head.n * graph.head.k;
   const held = HELD_MOST * STEP_TOKENS * plan.head.k * 4;
-  return (
-    states + block + trained + head + held + Math.max(HELD_BYTES, heldBytes({ graph, plan }, STEP_TOKENS)) + 4 * 2 ** 26
-  );
+  const taught = HELD_BYTES + Math.max(AT_ONCE_BYTES, heldBytes({ graph, plan }, STEP_TOKENS));
+  const { bytes } = keptBlocks(own, plan, STEP_TOKENS);
+  return states + block + trained + head + held + taught + bytes + 4 * 2 ** 26;
 }

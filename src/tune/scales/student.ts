@@ -8,14 +8,26 @@ import { RopeCache } from '../../model/rope-cache.js';
 import { disposeWeights, loadWeights } from '../../model/weights.js';
 import type { ModelTask } from '../../quantize/model-task.js';
 import { dequantizeResult } from '../../quantize/stored.js';
-import { passBlock } from '../block.js';
+import { type Pass, passBlock } from '../block.js';
 import type { WeightGradient } from '../tape.js';
 import { type Head, headLoss } from './head.js';
+import { keptBlocks } from './kept.js';
 import type { TrainedScales } from './trained-scales.js';
 
+interface Held {
+  readonly pass: Pass;
+  readonly weights: BlockWeights;
+}
+
+function release({ pass, weights }: Held): void {
+  pass.dispose();
+  disposeWeights(weights);
+}
+
 /**
- * The quantized model with scales in training. A batch goes through it block by block, and back: what blocks are given is kept, and each
- * block is computed again on the way back, so that the weights and the activations of one block are held at a time.
+ * The quantized model with scales in training. A batch goes through it block by block, and back: what blocks are given is kept. The passes
+ * of the last blocks are kept, too, as far as there is room (kept.ts). Others are computed again on the way back, so that the weights and
+ * the activations of one block are held at a time.
  */
 export class Student {
   private readonly rt: NativeRuntime;
@@ -47,13 +59,22 @@ export class Student {
 
   /** The same; adds to the gradients of the scales, of the mean over tokens. */
   async gradient(batch: TokenBatch, target: Tensor): Promise<number> {
-    const { rt, task } = this;
+    const { rt, task, blocks } = this;
     const entered: BlockState[] = embedBatches(rt, task.graph, this.outer, [batch]);
+    const passes = new Map<Block, Held>();
+    const keep = keptBlocks(blocks, task.plan, batch.tokens).blocks;
     const kept = new Map<string, Tensor>();
     let dy: Tensor | undefined;
     try {
-      for (const block of this.blocks)
-        entered.push(await this.through(block, copyState(rt, entered.at(-1) as BlockState)));
+      for (const [i, block] of blocks.entries()) {
+        const state = entered.at(-1) as BlockState;
+        if (keep.has(block) && state.carried === undefined) {
+          const held = await this.pass(block, state, i > 0);
+          passes.set(block, held);
+          const { output } = held.pass;
+          entered.push({ batch, h: output.view(output.shape), aux: {} });
+        } else entered.push(await this.through(block, copyState(rt, state)));
+      }
       const last = entered.pop() as BlockState;
       let sum: number;
       try {
@@ -61,12 +82,17 @@ export class Student {
       } finally {
         disposeState(last);
       }
-      for (const block of this.blocks.toReversed()) {
+      for (const block of blocks.toReversed()) {
         const state = entered.pop() as BlockState;
         try {
-          const before: Tensor | undefined = await this.back(block, state, dy as Tensor, kept, entered.length > 0);
+          const held = passes.get(block) ?? (await this.pass(block, state, entered.length > 0));
+          passes.set(block, held);
+          const before = held.pass.backward(dy as Tensor, kept);
+          await rt.sync();
           dy?.dispose();
           dy = before;
+          release(held);
+          passes.delete(block);
         } finally {
           disposeState(state);
         }
@@ -74,6 +100,7 @@ export class Student {
       return sum;
     } finally {
       dy?.dispose();
+      for (const held of passes.values()) release(held);
       for (const tensor of kept.values()) tensor.dispose();
       for (const state of entered) disposeState(state);
     }
@@ -90,28 +117,18 @@ export class Student {
     }
   }
 
-  /** From the gradient of what a block makes to that of what it is given, which is the caller's; `through`: whether it is wanted. */
-  private async back(
-    block: Block,
-    state: BlockState,
-    dy: Tensor,
-    kept: Map<string, Tensor>,
-    through: boolean,
-  ): Promise<Tensor | undefined> {
+  /** `through`: whether the gradient with respect to the state is wanted. */
+  private async pass(block: Block, state: BlockState, through: boolean): Promise<Held> {
     const { rt, task } = this;
     const weights = await this.weightsOf(block);
     try {
       const plan = task.plan.blocks[block.index] as BlockPlan;
       const pass = await passBlock(rt, plan, weights, this.ropes, state, this.sinks(weights), undefined, through);
-      try {
-        const before = pass.backward(dy, kept);
-        await rt.sync();
-        return before;
-      } finally {
-        pass.dispose();
-      }
-    } finally {
+      await rt.sync();
+      return { pass, weights };
+    } catch (error) {
       disposeWeights(weights);
+      throw error;
     }
   }
 

@@ -4,17 +4,14 @@ import { disposeStates, runForward } from '../../model/forward.js';
 import type { BlockWeights } from '../../model/program.js';
 import type { ModelTask } from '../../quantize/model-task.js';
 
-/** Bytes of what the unquantized model's head reads, and of the streams before it, that are held at a time. */
+/** Bytes of what the unquantized model's head reads that are held for later steps. */
 export const HELD_BYTES = 2 ** 29;
+/** Of what it makes at a time, with the streams before it. */
+export const AT_ONCE_BYTES = 2 ** 27;
 
 /** Of a batch of so many tokens. */
 export function heldBytes({ graph, plan }: Pick<ModelTask, 'graph' | 'plan'>, tokens: number): number {
   return 4 * tokens * (graph.stream + plan.head.k);
-}
-
-/** How many batches of so many tokens the unquantized model takes at once. */
-export function batchesAtOnce(task: Pick<ModelTask, 'graph' | 'plan'>, tokens: number): number {
-  return Math.max(1, Math.floor(HELD_BYTES / heldBytes(task, tokens)));
 }
 
 /** What the unquantized model's head reads of batches, f32 [T,K] each. The caller disposes of them. */
@@ -31,5 +28,53 @@ export async function teach(
     return read;
   } finally {
     disposeStates(states);
+  }
+}
+
+/**
+ * What the unquantized model's head reads of batches in the order of steps. Some batches are taken through that model at once; as many as
+ * HELD_BYTES have room for stay, for the steps that see them again.
+ */
+export class Teacher {
+  private readonly held = new Map<TokenBatch, Tensor>();
+  private readonly passing = new Map<TokenBatch, Tensor>();
+  private readonly room: number;
+  private readonly atOnce: number;
+
+  /** `tokens`: of a batch, at most. */
+  constructor(
+    private readonly task: ModelTask,
+    private readonly outer: BlockWeights,
+    private readonly order: readonly TokenBatch[],
+    tokens: number,
+  ) {
+    this.room = Math.floor(HELD_BYTES / (4 * tokens * task.plan.head.k));
+    this.atOnce = Math.max(1, Math.floor(AT_ONCE_BYTES / heldBytes(task, tokens)));
+  }
+
+  /** Of the batch of a step, f32 [T,K]; the teacher's, until the next call. Steps come in order, from any one on. */
+  async target(step: number): Promise<Tensor> {
+    const batch = this.order[step] as TokenBatch;
+    if (!this.held.has(batch) && !this.passing.has(batch)) await this.teach(step);
+    return (this.held.get(batch) ?? this.passing.get(batch)) as Tensor;
+  }
+
+  private async teach(step: number): Promise<void> {
+    this.forget();
+    const next = new Set(this.order.slice(step, step + this.atOnce).filter((batch) => !this.held.has(batch)));
+    for (const [i, tensor] of (await teach(this.task, this.outer, [...next])).entries()) {
+      const to = this.held.size < this.room ? this.held : this.passing;
+      to.set([...next][i] as TokenBatch, tensor);
+    }
+  }
+
+  private forget(): void {
+    for (const tensor of this.passing.values()) tensor.dispose();
+    this.passing.clear();
+  }
+
+  dispose(): void {
+    this.forget();
+    for (const tensor of this.held.values()) tensor.dispose();
   }
 }

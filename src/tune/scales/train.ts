@@ -8,7 +8,7 @@ import type { ModelTask, ScaleTraining, SolvedModel } from '../../quantize/model
 import { looksOf } from './estimate.js';
 import { HELD_MOST, type ScaleOptions, STEP_TOKENS } from './options.js';
 import { Student } from './student.js';
-import { batchesAtOnce, teach } from './teacher.js';
+import { Teacher, teach } from './teacher.js';
 import { hasTrainedScales, TrainedScales } from './trained-scales.js';
 
 /** The share of the batches that only choose the step, up to a most. */
@@ -106,27 +106,23 @@ async function descend(
   const order: TokenBatch[] = [];
   while (order.length < steps) for (const i of random.shuffled(batches.length)) order.push(batches[i] as TokenBatch);
   const looks = looksOf(steps);
-  const atOnce = batchesAtOnce(task, STEP_TOKENS);
+  const teacher = new Teacher(task, outer, order.slice(0, steps), STEP_TOKENS);
   let [sum, since] = [0, 0];
-  while (at.step < steps) {
-    task.check(at.step, steps);
-    const part = order.slice(at.step, Math.min(steps, at.step + atOnce));
-    const targets = await teach(task, outer, part);
-    try {
-      for (const [i, batch] of part.entries()) {
-        task.check(at.step, steps);
-        sum += await student.gradient(batch, targets[i] as Tensor);
-        since += batch.tokens;
-        at.tokens += batch.tokens;
-        const share = Math.min((at.step + 1) / Math.min(warmUp, steps / 10), 1) * (1 - at.step / steps);
-        at.step++;
-        for (const each of scales.values()) each.step({ step: at.step, rate: rate * share, beta1, beta2 });
-        if (Math.floor((at.step * looks) / steps) === Math.floor(((at.step - 1) * looks) / steps)) continue;
-        await onLook(sum / since);
-        [sum, since] = [0, 0];
-      }
-    } finally {
-      for (const tensor of targets) tensor.dispose();
+  try {
+    while (at.step < steps) {
+      task.check(at.step, steps);
+      const batch = order[at.step] as TokenBatch;
+      sum += await student.gradient(batch, await teacher.target(at.step));
+      since += batch.tokens;
+      at.tokens += batch.tokens;
+      const share = Math.min((at.step + 1) / Math.min(warmUp, steps / 10), 1) * (1 - at.step / steps);
+      at.step++;
+      for (const each of scales.values()) each.step({ step: at.step, rate: rate * share, beta1, beta2 });
+      if (Math.floor((at.step * looks) / steps) === Math.floor(((at.step - 1) * looks) / steps)) continue;
+      await onLook(sum / since);
+      [sum, since] = [0, 0];
     }
+  } finally {
+    teacher.dispose();
   }
 }
