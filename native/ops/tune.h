@@ -1,5 +1,6 @@
 // tune_aim: targets of weights that are trained, whose codes follow by coordinate descent (gptq_descend). tune_grid,
-// tune_scale_gradient, tune_adam: scales that are trained for fixed codes. CPU only.
+// tune_scale_gradient, tune_adam: scales that are trained for fixed codes. tune_row_dots: what a change of a weight
+// does to the loss. CPU only.
 #pragma once
 #include "ops/quant.h"
 
@@ -78,6 +79,15 @@ struct TuneAdam : Arguments {
       require(beta >= 0 && beta < 1, std::string(name) + " is " + std::to_string(beta) + ", which is 0 to 1");
     done();
   }
+};
+
+// dots f64 [T]: of each row of x f32 [T,C] with that of y f32 [T,C], added in order.
+struct TuneRowDots : Arguments {
+  const Tensor& x = input("x", {f32}, {-1, -1});
+  const Tensor& y = input("y", {f32}, x.shape);
+  const Tensor& dots = output("dots", {f64}, {x.dim(0)});
+
+  explicit TuneRowDots(const Call& call) : Arguments(call, "tune_row_dots") { done(); }
 };
 
 }  // namespace lpq::ops

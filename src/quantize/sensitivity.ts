@@ -89,10 +89,13 @@ export async function measureUnits(
   return units.map((unit) => ({
     unit,
     errors: errors.get(unit) as number[],
-    costs: schemes.map((scheme) =>
-      unit.linears.reduce((sum, { n, k }) => sum + bitsPerWeight(scheme, n, k) * n * k, 0),
-    ),
+    costs: unitCosts(unit, schemes),
   }));
+}
+
+/** The bits of a unit's weights in each scheme. */
+export function unitCosts({ linears }: Unit, schemes: readonly QuantScheme[]): number[] {
+  return schemes.map((scheme) => linears.reduce((sum, { n, k }) => sum + bitsPerWeight(scheme, n, k) * n * k, 0));
 }
 
 async function relativeError(

@@ -23,4 +23,7 @@ export const tuneOps = {
     t: { f: Tensor; g: Tensor; m: Tensor; v: Tensor },
     p: { step: number; rate: number; beta1: number; beta2: number; eps: number; least: number; most: number },
   ) => rt.enqueue('tune_adam', [t.f, t.g, t.m, t.v], [t.f, t.g, t.m, t.v], p),
+
+  rowDots: (rt: NativeRuntime, t: { x: Tensor; y: Tensor }, dots: Tensor) =>
+    rt.enqueue('tune_row_dots', [t.x, t.y], [dots]),
 } as const;

@@ -346,6 +346,7 @@ export const trainingCases: readonly ArgumentCase[] = [
     },
     'f',
   ),
+  row('tune_row_dots', 'x: f32 3,8; y: f32 3,8', 'dots: f64 3'),
 ];
 
 /** What is wrong with a call, and what the backend says: `CODE: sentence`, or nothing where it takes it. */

@@ -1,4 +1,4 @@
-// tune_aim, tune_grid, tune_scale_gradient, tune_adam.
+// tune_aim, tune_grid, tune_scale_gradient, tune_adam, tune_row_dots.
 #include "ops/tune.h"
 
 #include <algorithm>
@@ -74,10 +74,24 @@ void adam(Call& call, Exec& exec) {
   });
 }
 
+void row_dots(Call& call, Exec& exec) {
+  const ops::TuneRowDots a(call);
+  const int64_t width = a.x.dim(1);
+  const float *x = a.x.data<float>(), *y = a.y.data<float>();
+  double* dots = a.dots.data<double>();
+  exec.pool.for_each(a.x.dim(0), rows_grain(width), [&](int64_t row) {
+    double sum = 0;
+    for (int64_t i = row * width; i < (row + 1) * width; ++i)
+      sum += static_cast<double>(x[i]) * static_cast<double>(y[i]);
+    dots[row] = sum;
+  });
+}
+
 LPQ_OP(aim, "tune_aim");
 LPQ_OP(grid, "tune_grid");
 LPQ_OP(scale_gradient, "tune_scale_gradient");
 LPQ_OP(adam, "tune_adam");
+LPQ_OP(row_dots, "tune_row_dots");
 
 }  // namespace
 }  // namespace lpq::tune

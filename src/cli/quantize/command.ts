@@ -19,6 +19,7 @@ import { declare, deviceFor, kvOptions, methodOptions } from './method.js';
 import { methodOf, methodThat } from './methods.js';
 import {
   type CalibrationOptions,
+  chooseBy,
   type QuantizeFlags,
   type QuantizeOptions,
   quantizeOptions,
@@ -60,7 +61,12 @@ export function quantizeCommand(program: Command, run: Run): Command {
       '--target-bpw <bits>',
       'choose them for this mean number of bits per quantized weight, such as 3.6',
       number('--target-bpw'),
-    );
+    )
+    .option(
+      '--choose-by <measure>',
+      'what they are chosen by: loss (gradients at the end of the model, on the CPU), or error (of modules, scaled by divergences) (default: loss where there are gradients)',
+    )
+    .option('--choose-from <types>', 'choose among these types instead: TYPE or TYPE:GROUP, such as 2:64,3,4,mxfp4');
   engineOptions(command)
     .option('--keep-quantized <dir>', 'with --for: also keep the quantized checkpoint')
     .option('--pack <target>', 'also pack the result, into OUT-TARGET');
@@ -138,7 +144,9 @@ async function quantize(given: string, flags: QuantizeFlags, run: Run): Promise<
   if (deployment) options = await (await import('./deployment.js')).targeted(options, deployment);
   if (target) {
     const { solveTarget } = await import('./target-size.js');
-    options = await solveTarget(options, target, openRuntimes(run, deviceFor(options.settings, flags)), run);
+    const { chooseFrom: among, stream: streamed = false } = flags;
+    const choice = { target, by: chooseBy(flags), among, streamed };
+    options = await solveTarget(options, choice, openRuntimes(run, deviceFor(options.settings, flags)), run);
     if (flags.printRecipe) return (await import('./print-recipe.js')).printRecipe(options, run);
   }
   const statistics = await openStatistics(options);

@@ -11,6 +11,7 @@ import { methodOf } from './methods.js';
 import type { Recipe, RecipeRule } from './recipe.js';
 import type { FullSettings, Settings } from './settings.js';
 import type { SizeTarget } from './target-size.js';
+import type { ChooseBy } from './unit-errors.js';
 
 /** What commander makes of the arguments: settings (unchecked) and what the bytes do not depend on. */
 export interface QuantizeFlags extends ComputeOptions, MethodFlags, EngineFlags {
@@ -32,6 +33,8 @@ export interface QuantizeFlags extends ComputeOptions, MethodFlags, EngineFlags 
   readonly printRecipe?: boolean;
   readonly targetSize?: number;
   readonly targetBpw?: number;
+  readonly chooseBy?: string;
+  readonly chooseFrom?: string;
   readonly tp?: number;
   readonly timed?: boolean;
   readonly shard?: Shard;
@@ -241,7 +244,15 @@ function redoOf(flags: QuantizeFlags, method: Method): Redo | undefined {
 /** Throws LPQ_USAGE where bits that are to be chosen are given too. */
 function checkTarget(flags: QuantizeFlags, { bits, dtype }: Settings): SizeTarget | undefined {
   const target = sizeTarget(flags);
-  if (!target) return undefined;
+  chooseBy(flags);
+  if (!target) {
+    const idle = flags.chooseBy !== undefined ? '--choose-by' : flags.chooseFrom !== undefined && '--choose-from';
+    if (idle)
+      throw new LpqError('LPQ_USAGE', `${idle} has no effect without --target-bpw or --target-size`, {
+        hint: 'Give one of them, for example --target-bpw 3.6.',
+      });
+    return undefined;
+  }
   const flag = target.kind === 'size' ? '--target-size' : '--target-bpw';
   if (bits !== undefined || dtype !== undefined)
     throw new LpqError(
@@ -259,4 +270,10 @@ export function sizeTarget({ targetSize, targetBpw }: QuantizeFlags): SizeTarget
     throw new LpqError('LPQ_USAGE', '--target-size and --target-bpw exclude each other', { hint: 'Give one of them.' });
   if (targetSize !== undefined) return { kind: 'size', bytes: targetSize };
   return targetBpw === undefined ? undefined : { kind: 'bpw', bits: targetBpw };
+}
+
+/** What a choice of types is made by, if that was said. Throws LPQ_USAGE. */
+export function chooseBy({ chooseBy: by }: QuantizeFlags): ChooseBy | undefined {
+  if (by === undefined || by === 'loss' || by === 'error') return by;
+  throw new LpqError('LPQ_USAGE', `--choose-by does not take '${by}'`, { got: by, expected: 'loss or error' });
 }

@@ -5,99 +5,103 @@ import { openBlocks } from '../../model/graph.js';
 import { allocate, type Choice } from '../../quantize/allocate.js';
 import { outputBytes } from '../../quantize/estimate.js';
 import { bitsPerWeight } from '../../quantize/grid.js';
-import { influenceOf } from '../../quantize/influence.js';
-import { plannedModules, planQuantization } from '../../quantize/plan.js';
-import { type Measured, measureUnits, unitsOf } from '../../quantize/sensitivity.js';
+import { type ModulePlan, plannedModules, planQuantization } from '../../quantize/plan.js';
+import type { QuantScheme } from '../../quantize/scheme.js';
+import { type Unit, unitsOf } from '../../quantize/sensitivity.js';
 import { SourceView } from '../../quantize/source-view.js';
 import type { Run } from '../run.js';
-import { bytes, significant } from '../terminal/units.js';
+import { bytes } from '../terminal/units.js';
 import { calibrate } from './calibration.js';
+import { type Candidate, candidatesOf } from './candidates.js';
 import { methodOf } from './methods.js';
 import type { QuantizeOptions } from './options.js';
 import type { RecipeRule } from './recipe.js';
-import { schemeFrom, schemesFrom } from './schemes.js';
+import { schemesFrom } from './schemes.js';
+import { overrideScheme, type SchemeSettings } from './settings.js';
+import { listed, tellChoice, type Uniform } from './tell-choice.js';
+import { type ChooseBy, measureFor, unitErrors } from './unit-errors.js';
 
 /** What the quantized checkpoint shall come to: bytes of the whole directory, or bits of a quantized weight in the mean. */
 export type SizeTarget =
   | { readonly kind: 'size'; readonly bytes: number }
   | { readonly kind: 'bpw'; readonly bits: number };
 
-/** Widths to choose among; one bit is no choice that a search should make unasked. */
-const WIDTHS = [2, 3, 4, 5, 6, 7, 8] as const;
-/** The width that a unit alone is rounded to, to see what it does to the predictions. */
-const REFERENCE = 3;
+/** What the choice is made by and among, beside the target. */
+export interface TargetChoice {
+  readonly target: SizeTarget;
+  readonly by: ChooseBy | undefined;
+  /** As given to --choose-from. */
+  readonly among: string | undefined;
+  readonly streamed: boolean;
+}
+
 /** Calibration sequences that errors are measured with: enough to rank units by. */
 const SEQUENCES = 16;
+/** Local errors become nats by what this width does to the predictions. */
+const REFERENCE = 3;
 
 /**
- * Settings and rules that meet a target: every unit (what an engine fuses) gets the bits that make the sum of the measured
- * relative errors smallest. The recipe's own rules stay before them. Throws LPQ_USAGE where no choice is small enough.
+ * Settings and rules that meet a target: every unit (what an engine fuses) gets the type that makes the sum of the measured
+ * losses smallest. The recipe's own rules stay before them. Throws LPQ_USAGE where no choice is small enough.
  */
 export async function solveTarget(
   options: QuantizeOptions,
-  target: SizeTarget,
+  { target, by, among, streamed }: TargetChoice,
   rts: readonly NativeRuntime[],
   run: Run,
 ): Promise<QuantizeOptions> {
+  const candidates = candidatesOf(options.settings, among);
   const checkpoint = SourceCheckpoint.open(options.source);
   try {
     const source = new SourceView(checkpoint);
     const graph = openBlocks(source, options.settings.mtp);
     const { lmHead } = options.settings;
-    const any = schemesFrom({ ...options.settings, bits: 4 }, options.rules);
-    const plan = planQuantization(graph, { ...any, lmHead });
+    // All of them, so that groups that do not fit are refused before anything is measured.
+    const [plan] = candidates.map((each) =>
+      planQuantization(graph, {
+        ...schemesFrom(overrideScheme(options.settings, each.settings), options.rules),
+        lmHead,
+      }),
+    ) as [ModulePlan];
     const fixed = new Set([...plan.keys()].filter((name) => options.rules.some(({ match }) => match.test(name))));
     const units = unitsOf(graph, new Set([...plan.keys()].filter((name) => !fixed.has(name))));
     if (units.length === 0) throw new LpqError('LPQ_USAGE', "the recipe's rules fix the bits of every module");
-    const schemes = WIDTHS.map((bits) => schemeFrom({ ...options.settings, bits }));
+    const model = { rts, source, graph, streamed };
+    const measure = await measureFor(model, by, run);
+    const schemes = candidates.map(({ scheme }) => scheme);
     const samples = Math.min(SEQUENCES, options.settings.samples);
-    const text = await calibrate({ ...options, settings: { ...options.settings, samples } }, run);
-    const task = run.report.task('measure', plan.size - fixed.size);
-    const errors = await measureUnits(rts, source, graph, units, schemes, text, (done, name) => {
-      run.interrupt.check();
-      task.update(done, name);
-    });
-    const middle = WIDTHS.indexOf(REFERENCE);
-    const influence = await influenceOf(rts[0]!, source, graph, units, schemes[middle]!, text.sequences, () =>
-      run.interrupt.check(),
-    );
-    task.end();
-    // Near its minimum the divergence is quadratic in what changes the outputs, so linear in their squared error.
-    const measured = errors.map((each, i) => {
-      const factor = (influence[i] as number) / Math.max(each.errors[middle] as number, Number.MIN_VALUE);
-      return { ...each, errors: each.errors.map((error) => error * factor) };
-    });
-    const allowed = await allowedWidths(options, checkpoint);
+    const { sequences } = await calibrate({ ...options, settings: { ...options.settings, samples } }, run);
+    const away = ({ type }: QuantScheme) => Math.abs(type.bits - REFERENCE);
+    const reference = schemes.reduce((best, scheme, i) => (away(scheme) < away(schemes[best]!) ? i : best), 0);
+    const measured = await unitErrors({ ...model, units, schemes, reference, sequences }, measure, run);
+    const allowed = await allowedBy(options, candidates, checkpoint);
     const rest = [...plan].reduce(
       (sum, [name, { linear, scheme }]) =>
         sum + (fixed.has(name) ? bitsPerWeight(scheme, linear.n, linear.k) * linear.n * linear.k : 0),
       0,
     );
     const weights = [...plan.values()].reduce((sum, { linear }) => sum + linear.n * linear.k, 0);
-    const solved = await search(options, target, { measured, allowed, rest, weights, checkpoint });
+    const solved = await search(options, target, {
+      ...measured,
+      units,
+      candidates,
+      allowed,
+      rest,
+      weights,
+      checkpoint,
+    });
     const { chosen, size } = solved;
     const bpw = (chosen.reduce((sum, { cost }) => sum + cost, 0) + rest) / weights;
     const error = chosen.reduce((sum, choice) => sum + choice.error, 0);
-    const uniform = WIDTHS.map((bits, i) => ({
-      bits,
-      cost: measured.reduce((sum, { costs }) => sum + (costs[i] as number), rest) / weights,
-      error: measured.reduce((sum, { errors }) => sum + (errors[i] as number), 0),
-    })).findLast(({ cost }) => cost <= bpw + 1e-9);
-    const counts = WIDTHS.map((bits) => [bits, chosen.filter(({ value }) => value === bits).length] as const).filter(
-      ([, count]) => count > 0,
-    );
-    run.report.event(
-      'target',
-      {
-        ...target,
-        bitsPerWeight: bpw,
-        output: size,
-        error,
-        uniform: uniform ?? null,
-        units: units.map(({ linears }, i) => ({ modules: linears.map(({ name }) => name), bits: chosen[i]?.value })),
-      },
-      `chose ${counts.map(([bits, count]) => `${bits} bits for ${count}`).join(', ')} of ${units.length} groups of modules: ${bpw.toFixed(3)} bits per weight, ${bytes(size)}; predicted divergence ${significant(error)} nats per token${uniform ? ` (${significant(uniform.error)} with ${uniform.bits} bits everywhere)` : ''}`,
-    );
+    const uniform = candidates
+      .map(({ label, settings: { bits } }, i) => ({
+        ...{ label, ...(bits !== undefined && { bits }) },
+        cost: measured.costs.reduce((sum, costs) => sum + (costs[i] as number), rest) / weights,
+        error: measured.errors.reduce((sum, errors) => sum + (errors[i] as number), 0),
+      }))
+      .filter(({ cost }) => cost <= bpw + 1e-9)
+      .reduce((best: Uniform | undefined, each) => (!best || each.error < best.error ? each : best), undefined);
+    tellChoice({ target, by: measure, units, chosen, candidates, bpw, size, error, uniform }, run);
     return solved.options;
   } finally {
     checkpoint.close();
@@ -105,7 +109,11 @@ export async function solveTarget(
 }
 
 interface Facts {
-  readonly measured: readonly Measured[];
+  readonly units: readonly Unit[];
+  readonly candidates: readonly Candidate[];
+  readonly errors: readonly (readonly number[])[];
+  readonly costs: readonly (readonly number[])[];
+  /** By module: places in `candidates`. */
   readonly allowed: ReadonlyMap<string, ReadonlySet<number>>;
   /** Bits of modules whose scheme the recipe fixes. */
   readonly rest: number;
@@ -118,12 +126,12 @@ async function search(
   target: SizeTarget,
   facts: Facts,
 ): Promise<{ options: QuantizeOptions; chosen: Choice<number>[]; size: number }> {
-  const { measured, allowed, rest, weights, checkpoint } = facts;
-  const units = measured.map(({ unit, costs, errors }) => {
-    const choices = WIDTHS.map((bits, i) => ({ value: bits, cost: costs[i] as number, error: errors[i] as number }));
-    const taken = choices.filter(({ value }) =>
-      unit.linears.every(({ name }) => allowed.get(name)?.has(value) ?? true),
-    );
+  const { allowed, rest, weights, checkpoint, candidates } = facts;
+  const units = facts.units.map(({ linears }, u) => {
+    const choices = candidates.map((_, i) => ({
+      ...{ value: i, cost: facts.costs[u]?.[i] as number, error: facts.errors[u]?.[i] as number },
+    }));
+    const taken = choices.filter(({ value }) => linears.every(({ name }) => allowed.get(name)?.has(value) ?? true));
     return taken.length > 0 ? taken : choices;
   });
   let budget = target.kind === 'bpw' ? target.bits * weights - rest : 8 * target.bytes;
@@ -132,7 +140,7 @@ async function search(
   for (let round = 0; round < 12; round++) {
     const chosen = allocate(units, budget);
     if (!chosen) break;
-    const found = { ...options, ...withChoice(options, measured, chosen) };
+    const found = { ...options, ...withChoice(options, facts, chosen) };
     const size = await outputBytes(checkpoint, {
       ...schemesFrom(found.settings, found.rules),
       lmHead: options.settings.lmHead,
@@ -142,9 +150,8 @@ async function search(
     budget -= 8 * (size - target.bytes) + 64;
   }
   const smallest = units.reduce((sum, choices) => sum + Math.min(...choices.map(({ cost }) => cost)), rest) / weights;
-  const widths = WIDTHS.filter((bits) => units.some((choices) => choices.some(({ value }) => value === bits)));
-  const taken =
-    widths.length < WIDTHS.length ? `--pack ${options.packTarget} takes ${widths.join(', ')} bits only. ` : '';
+  const open = candidates.filter((_, i) => units.some((choices) => choices.some(({ value }) => value === i)));
+  const taken = open.length < candidates.length ? `--pack ${options.packTarget} takes ${listed(open)} only. ` : '';
   throw new LpqError(
     'LPQ_USAGE',
     target.kind === 'bpw'
@@ -158,60 +165,62 @@ async function search(
   );
 }
 
-/** The widths that --pack TARGET takes, by module; none without a target. */
-async function allowedWidths(
+/** What --pack TARGET takes of the candidates, by module; nothing without a target. */
+async function allowedBy(
   { packTarget, settings, rules, source }: QuantizeOptions,
+  candidates: readonly Candidate[],
   checkpoint: SourceCheckpoint,
 ): Promise<Map<string, Set<number>>> {
   const allowed = new Map<string, Set<number>>();
   if (packTarget === undefined) return allowed;
   const { previewDecisions } = await import('../../pack/preview.js');
-  for (const bits of WIDTHS) {
+  for (const [i, candidate] of candidates.entries()) {
     const modules = plannedModules(checkpoint, {
-      ...schemesFrom({ ...settings, bits }, rules),
+      ...schemesFrom(overrideScheme(settings, candidate.settings), rules),
       lmHead: settings.lmHead,
       codes: methodOf(settings).codes,
     });
     for (const [name, { action }] of previewDecisions({ dir: source, config: checkpoint.config, modules }, packTarget)
       .decisions) {
-      const widths = allowed.get(name) ?? new Set();
-      if (action !== 'fallback') widths.add(bits);
-      allowed.set(name, widths);
+      const taken = allowed.get(name) ?? new Set();
+      if (action !== 'fallback') taken.add(i);
+      allowed.set(name, taken);
     }
   }
   return allowed;
 }
 
-/** The choice as settings and rules: the bits of most weights for the run, a rule for each other width. */
+/** The choice as settings and rules: the type of most weights for the run, a rule for each other. */
 function withChoice(
   { settings, rules }: QuantizeOptions,
-  measured: readonly Measured[],
+  { units, candidates }: Pick<Facts, 'units' | 'candidates'>,
   chosen: readonly Choice<number>[],
 ): Pick<QuantizeOptions, 'settings' | 'rules'> {
   const weights = new Map<number, number>();
-  for (const [i, { unit }] of measured.entries()) {
-    const bits = (chosen[i] as Choice<number>).value;
-    weights.set(bits, (weights.get(bits) ?? 0) + unit.linears.reduce((sum, { n, k }) => sum + n * k, 0));
+  for (const [i, { linears }] of units.entries()) {
+    const { value } = chosen[i] as Choice<number>;
+    weights.set(value, (weights.get(value) ?? 0) + linears.reduce((sum, { n, k }) => sum + n * k, 0));
   }
-  const [[base] = [4]] = [...weights].sort(([a, x], [b, y]) => y - x || a - b);
+  const [[base] = [0]] = [...weights].sort(([a, x], [b, y]) => y - x || a - b);
   const made = [...weights.keys()]
-    .filter((bits) => bits !== base)
+    .filter((value) => value !== base)
     .sort((a, b) => a - b)
-    .map((bits): RecipeRule => {
+    .map((value): RecipeRule => {
+      const { label, settings: scheme } = candidates[value] as Candidate;
       const patterns = new Set(
-        measured.flatMap(({ unit }, i) =>
-          (chosen[i] as Choice<number>).value === bits ? unit.linears.map(({ name }) => patternOf(name)) : [],
+        units.flatMap(({ linears }, i) =>
+          (chosen[i] as Choice<number>).value === value ? linears.map(({ name }) => patternOf(name)) : [],
         ),
       );
       return {
-        place: `the rule for ${bits} bits`,
+        place: `the rule for ${label}`,
         match: new RegExp(`^(?:${[...patterns].join('|')})$`),
-        skip: false,
-        scheme: { bits },
+        ...{ skip: false, scheme },
       };
     });
-  // Settings in the order in which they are recorded, bits first.
-  return { settings: { bits: base, ...settings }, rules: [...rules, ...made] };
+  // Settings in the order in which they are recorded, those of the type first.
+  const most = candidates[base]?.settings as SchemeSettings;
+  return { settings: { ...most, ...settings, ...most }, rules: [...rules, ...made] };
 }
 
 /** All experts of a block have the same bits. */

@@ -4,6 +4,7 @@ import type { ModelPlan } from '../../model/plan.js';
 import type { BlockWeights } from '../../model/program.js';
 import { applyLinear, weightOf } from '../../model/weights.js';
 import { Tape, type WeightGradient } from '../tape.js';
+import { NextTokens } from './next-tokens.js';
 
 /** Bytes of one of the two matrices of logits that a part of the tokens has. */
 const LOGIT_BYTES = 2 ** 26;
@@ -16,16 +17,18 @@ export interface Head {
   readonly gradient?: WeightGradient | undefined;
 }
 
+/** What next-token distributions are compared with: those of the unquantized model, by what its head reads, f32 [T,K], or the tokens. */
+export type Wanted = Tensor | NextTokens;
+
 /**
- * KL(unquantized || quantized) of next-token distributions, summed over the tokens: h f32 [T,C] final states, `target` f32 [T,K] what the
- * unquantized model's head reads. `gradient`: also that of the mean over tokens with respect to h, the caller's. The same bytes for any
- * number of threads.
+ * KL(unquantized || quantized) of next-token distributions, summed over the tokens, or the loss of the text's next tokens: h f32 [T,C] final
+ * states. `gradient`: also that of the mean over tokens with respect to h, the caller's. The same bytes for any number of threads.
  */
 export async function headLoss(
   rt: NativeRuntime,
   { plan, weights, source, gradient: trained }: Head,
   h: Tensor,
-  target: Tensor,
+  target: Wanted,
   gradient: boolean,
 ): Promise<{ readonly sum: number; readonly gradient: Tensor | undefined }> {
   const { finalNorm, projectOut, head, vocab } = plan;
@@ -41,10 +44,13 @@ export async function headLoss(
     for (let first = 0; first < tokens; first += part) {
       const count = Math.min(part, tokens - first);
       const rows = (tensor: Tensor, width: number) => tensor.view([count, width], first * width);
-      const [own, other, lost] = [rows(x.tensor, head.k), rows(target, head.k), sums.view([count], first)];
-      const [logits, wanted] = [logitsOf(rt, plan, weights, own), logitsOf(rt, plan, source, other)];
+      const [own, lost] = [rows(x.tensor, head.k), sums.view([count], first)];
+      const other = target instanceof NextTokens ? undefined : rows(target, head.k);
+      const logits = logitsOf(rt, plan, weights, own);
+      const wanted = other ? logitsOf(rt, plan, source, other) : (target as NextTokens).logits(rt, first, count, vocab);
       const dlogits = plan.logits.softCap > 0 ? rt.allocate('f32', logits.shape) : logits;
       ops.divergence(rt, logits, wanted, { dlogits, sums: lost }, { factor: 1 / tokens });
+      if (target instanceof NextTokens) target.leaveOut(rt, dlogits, first);
       if (gradient) {
         backThrough(rt, plan, logits, dlogits);
         if (typeof trained === 'function') trained(own, dlogits);
@@ -53,7 +59,7 @@ export async function headLoss(
         into.dispose();
       }
       if (dlogits !== logits) dlogits.dispose();
-      for (const tensor of [own, other, lost, logits, wanted]) tensor.dispose();
+      for (const tensor of [own, other, lost, logits, wanted]) tensor?.dispose();
       await rt.sync(); // memory of one part at a time
     }
     if (gradient) tape.backward(x, dx);
