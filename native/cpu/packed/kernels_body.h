@@ -162,6 +162,10 @@ void many_rows(const Panel& p) {
     while (c < end) {
       const int64_t count = std::min(kChunks, end - c);
       for (int j = 0; j < p.panels; ++j) {
+        if (c == begin) {
+          ahead<1>(p.scales + ((g + 1) * p.width + j) * kPanel);
+          if (p.shifts) ahead<1>(p.shifts + ((g + 1) * p.width + j) * kPanel);
+        }
         for (int64_t each = 0; each < count; ++each) {
           const uint32_t* of = chunk + each * B * row + j * kPanel;
           float* to = decoded + each * kChunk * kPanel;
