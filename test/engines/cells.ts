@@ -52,6 +52,8 @@ export interface Engine {
   /** What it computes in whatever a format says; int8: inputs of linears are rounded to 8 bits a block of them. */
   readonly dtype?: 'bfloat16' | 'float32' | 'int8';
   readonly targets: RegExp;
+  /** It computes the perplexity of a text, too. */
+  readonly perplexity?: boolean;
   /** Formats whose outcome is that of processors with AVX-512, or of those without: compared on one of the same kind. */
   readonly ofProcessor?: RegExp;
 }
@@ -165,6 +167,16 @@ export const FORMATS: readonly Format[] = [
   { name: '4 bits, sm90, OLMo 2', target: 'sm90', options: RANDOM, model: 'random olmo2', ...OTHERS },
   { name: '4 bits, marlin, Qwen2', target: 'marlin', options: RANDOM, model: 'random qwen2', ...OTHERS },
   { name: '4 bits, sm90, Qwen3-VL', target: 'sm90', options: SEES, model: 'fixture qwen3_vl', ...OTHERS },
+  ...[
+    ['sm80', 'Mixtral', 'mixtral'],
+    ['sm90', 'DeepSeek V3', 'deepseek_v3'],
+    ['marlin', 'Granite MoE', 'granitemoe'],
+    ['tilus', 'Qwen2-MoE', 'qwen2_moe'],
+    ['sm90', 'GPT-OSS', 'gpt_oss'],
+  ].map(([target, name, kind]) => ({
+    ...{ name: `4 bits, ${target}, ${name}`, target: target!, options: target === 'marlin' ? RANDOM : SEES },
+    ...{ model: `fixture ${kind}` as const, ...OTHERS },
+  })),
   {
     name: '4 bits, compressed-tensors, Qwen3-VL',
     target: 'compressed-tensors',
@@ -240,6 +252,7 @@ export const ENGINES: readonly Engine[] = [
     plugin: false,
     dtype: 'int8',
     targets: /^gguf/,
+    perplexity: true,
   },
 ];
 
