@@ -25,6 +25,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from ._experts import Experts, activation_of, place_of, sizes_of
 from ._library import Error
 from .artifact import Artifact, Module
+from .comet import CometLinear
 from .modules import Linear
 from .ops import ACTIVATIONS, pack_module
 
@@ -46,7 +47,9 @@ class LpqConfig(QuantizationConfigMixin):
 
 
 class _Place(nn.Module):
-    """Stands where a packed linear will, while transformers loads the rest: it has nothing to load."""
+    """Stands where a packed linear will, while transformers loads the rest: it has nothing to load, and a weight for those who initialise one."""
+
+    weight = torch.empty(0)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("the model was not loaded to its end")
@@ -140,6 +143,15 @@ def _packed(artifact: Artifact, module: Module) -> torch.Tensor:
         raise ValueError(f"{artifact.directory} does not run here: {error}") from None
 
 
+def _layer(artifact: Artifact, module: Module) -> nn.Module:
+    if module.layout != "comet":
+        return Linear(_packed(artifact, module))
+    try:
+        return CometLinear.from_artifact(artifact, module.name)
+    except Error as error:
+        raise ValueError(f"{artifact.directory} does not run here: {error}") from None
+
+
 @register_quantizer("lpq")
 class LpqQuantizer(HfQuantizer):
     """Puts Linear in the place of every packed module."""
@@ -197,7 +209,7 @@ class LpqQuantizer(HfQuantizer):
         with self._open(model) as artifact:
             for module, place in _places(model, artifact):
                 if not self._is_expert(place):
-                    model.set_submodule(place, Linear(_packed(artifact, module)))
+                    model.set_submodule(place, _layer(artifact, module))
             for name, mixture in self.mixtures.items():
                 count = len(mixture.modules) // 3
                 blocks = {part: [_packed(artifact, mixture.modules[part, expert]) for expert in range(count)] for part in ("gate", "up", "down")}
