@@ -1,4 +1,4 @@
-"""`quant_method: lpq`: artifacts of `lpq pack --target sm80, sm86, sm89, sm90, marlin, sparse_marlin, turbomind, tilus`."""
+"""`quant_method: lpq`: artifacts of `lpq pack --target sm80, sm86, sm89, sm90, marlin, sparse_marlin, turbomind, tilus, comet`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from .. import ops
 from .._library import Error
 from .._threads import spread
 from ..artifact import Artifact, Module
+from ..comet import CometLinear
 from .experts import LpqExpertsMethod
 from .kernel import FLOATS, opened
 from .refusal import Refused, parallel, require_artifact
@@ -180,15 +181,24 @@ class LpqLinearMethod(LinearMethodBase):
             try:
                 artifact = opened(self.directory)
                 whole = (first, end) == (0, part.n) and self.inputs == (0, part.k)
+                if part.layout == "comet" and whole:
+                    layer.add_module(f"lpq_comet_{i}", CometLinear.from_artifact(artifact, part.name))
+                    continue
                 block = ops.pack_module(artifact, part.name) if whole else ops.pack_share(artifact, part.name, n=(first, end), k=self.inputs)
             except Error as error:
                 raise Refused(f"{self.directory} does not run here: '{part.name}': {error}") from None
             layer.register_parameter(f"lpq_block_{i}", nn.Parameter(block, requires_grad=False))
 
     def apply(self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        k = self.inputs[1] - self.inputs[0]
-        made = [ops.linear(x, getattr(layer, f"lpq_block_{i}"), end - first, k) for i, (_, first, end) in enumerate(self.pieces)]
+        made = [self._product(layer, x, i) for i in range(len(self.pieces))]
         y = made[0] if len(made) == 1 else torch.cat(made, dim=-1)
         if self.padded:
             y = nn.functional.pad(y, (0, self.padded))
         return y if bias is None or self.biased else y + bias
+
+    def _product(self, layer: nn.Module, x: torch.Tensor, i: int) -> torch.Tensor:
+        part, first, end = self.pieces[i]
+        if part.layout == "comet":
+            made: torch.Tensor = getattr(layer, f"lpq_comet_{i}")(x)
+            return made
+        return ops.linear(x, getattr(layer, f"lpq_block_{i}"), end - first, self.inputs[1] - self.inputs[0])

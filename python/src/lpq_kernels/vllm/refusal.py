@@ -91,11 +91,13 @@ def require_artifact(artifact: Artifact, settings: Any) -> None:
             if beside not in modules and f"{beside}.weight" in stored and ".experts." not in name:
                 raise Refused(f"vLLM makes one layer of '{name}' and '{beside}', and the artifact packs only the first: quantize both")
         shares = 1 if whole_experts and ".experts." in name else ranks
+        if module.layout == "comet" and (ranks > 1 or ".experts." in name):
+            raise Refused(f"'{name}' is packed for W4Ax (comet), which one rank runs here, and no experts: pack for sm80")
         by_inputs = shares > 1 and name.rpartition(".")[2] in BY_INPUTS
         if by_inputs:
             require_shares(shares, name, module.k, module.group)
         alike = (module.layout, module.type, module.group, by_inputs)  # whose bytes the library would read for nothing
-        if alike in seen:
+        if alike in seen or module.layout == "comet":
             continue
         seen.add(alike)
         try:
