@@ -19,7 +19,7 @@ const isSlow = (file) => slow.has(path.join('test', file));
 const files = readdirSync(path.join(root, 'dist', 'test'), { recursive: true })
   .filter((file) => file.endsWith('.test.js'))
   .filter((file) => !(quick && isSlow(file)))
-  .filter((file) => filters.length === 0 || filters.some((filter) => file.includes(filter)))
+  .filter((file) => filters.length === 0 || filters.some((filter) => path.join('test', file).includes(filter)))
   .sort();
 if (files.length === 0) {
   console.error('no test file matches');

@@ -1,5 +1,5 @@
 // node scripts/wheel.mjs [-o DIR]: the wheel of python/, with liblpq_kernels.so of native/build inside (LPQ_KERNELS names another), into
-// build/wheel. Needs a Python (LPQ_PYTHON) and nothing else: no pip, no index, no compiler.
+// build/wheel. Needs a Python (LPQ_PYTHON), no pip and no index. If that Python has torch 2.10 or later, a C++ compiler makes torch's operations.
 import { spawnSync } from 'node:child_process';
 import { mkdirSync } from 'node:fs';
 import path from 'node:path';
@@ -24,4 +24,5 @@ if (made.status !== 0) {
   console.error(made.error?.message ?? made.stderr.trim());
   process.exit(1);
 }
+process.stderr.write(made.stderr);
 console.log(path.join(place, made.stdout.trim()));

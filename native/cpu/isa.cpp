@@ -46,12 +46,26 @@ Isa active_isa() {
   return isa;
 }
 
+#if defined(LPQ_X86)
+// What AVX-512 may have besides, unless LPQ_ISA asks for AVX-512 alone.
+static bool besides_avx512(bool has) {
+  const char* wish = std::getenv("LPQ_ISA");
+  return active_isa() == Isa::avx512 && has && !(wish && !std::strcmp(wish, "avx512"));
+}
+#endif
+
+bool vbmi_instructions() {
+#if defined(LPQ_X86)
+  static const bool has = besides_avx512(__builtin_cpu_supports("avx512vbmi"));
+  return has;
+#else
+  return false;
+#endif
+}
+
 bool bf16_instructions() {
 #if defined(LPQ_X86)
-  static const bool has = [] {
-    const char* wish = std::getenv("LPQ_ISA");
-    return active_isa() == Isa::avx512 && has_avx512_bf16() && !(wish && !std::strcmp(wish, "avx512"));
-  }();
+  static const bool has = besides_avx512(has_avx512_bf16());
   return has;
 #else
   return false;

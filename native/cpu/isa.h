@@ -9,6 +9,8 @@ enum class Isa { generic, avx2, avx512 };
 Isa active_isa();
 // Whether pairs of bf16 are multiplied by one instruction, too.
 bool bf16_instructions();
+// Whether bytes are permuted, too. LPQ_ISA=avx512 goes without either.
+bool vbmi_instructions();
 std::string isa_name();
 
 }  // namespace lpq

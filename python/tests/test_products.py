@@ -111,7 +111,7 @@ def test_instruction_sets_and_threads_give_the_same_bytes():
         return told.stdout
 
     wanted = ran("generic", 1)
-    assert all(ran(isa, threads) == wanted for isa, threads in (("avx2", 1), ("avx512", 2)))
+    assert all(ran(isa, threads) == wanted for isa, threads in (("avx2", 1), ("avx512", 2), ("avx512bf16", 2)))  # the last: all there is
 
 
 def test_torch_compile_and_the_fake():
@@ -157,7 +157,7 @@ def test_experts_are_those_that_tokens_chose(activation):
     assert torch.allclose(got.double(), wanted, rtol=0, atol=10 * 200 * 2.0**-24 * float(wanted.abs().max()))
     assert bool((got[3] == 0).all())
     torch.library.opcheck(torch.ops.lpq_kernels.experts, (x, share, ids, *blocks, activation))
-    with pytest.raises(lpq.Error, match="expert 4 is asked for, and there are 4"):
+    with pytest.raises(RuntimeError, match="expert 4 is asked for, and there are 4"):
         ops.experts(x[:1], share[:1], torch.tensor([[4, 0]]), *blocks, activation)
 
 
@@ -193,9 +193,9 @@ def test_bad_blocks_and_inputs_end_in_a_sentence():
     with pytest.raises(lpq.Error, match="9 bits, not 1 to 8"):
         lpq.Linear(broken)
     layer = lpq.Linear(block)
-    with pytest.raises(lpq.Error, match=r"x has the shape \[2, 32\]"):
+    with pytest.raises(RuntimeError, match=r"x has the shape \[2, 32\]"):
         layer(torch.zeros(2, 32))
-    with pytest.raises(lpq.Error, match="float64"):
+    with pytest.raises(RuntimeError, match="x is no float32, float16 or bfloat16"):
         layer(torch.zeros(2, 64, dtype=torch.float64))
-    with pytest.raises(lpq.Error, match="row 8 is asked for"):
+    with pytest.raises(RuntimeError, match="row 8 is asked for"):
         lpq.Embedding(block)(torch.tensor([8]))

@@ -31,6 +31,8 @@ export interface Format {
   readonly floats?: boolean;
   /** The engine rounds activations too, which `lpq logits` does not: it only has to run. */
   readonly rounds?: boolean;
+  /** Inputs become codes, and a sum in another order turns some at a tie: most tokens are compared, not all. */
+  readonly ties?: boolean;
   /** The engines that it is for, by name; all that take its target unless it says so. */
   readonly engines?: RegExp;
   /** Part of the tier of every commit. */
@@ -52,6 +54,8 @@ export interface Engine {
   /** What it computes in whatever a format says; int8: inputs of linears are rounded to 8 bits a block of them. */
   readonly dtype?: 'bfloat16' | 'float32' | 'int8';
   readonly targets: RegExp;
+  /** It computes the perplexity of a text, too. */
+  readonly perplexity?: boolean;
   /** Formats whose outcome is that of processors with AVX-512, or of those without: compared on one of the same kind. */
   readonly ofProcessor?: RegExp;
 }
@@ -79,6 +83,7 @@ const GPTQ = [
   '--seq-len',
   '128',
 ];
+const FMPQ = ['--method', 'fmpq', '--bits', '4', '--group-size', '128', '--samples', '4', '--seq-len', '128'];
 const [W3A, W4A] = [int(3, 64, '--asym'), int(4, 64, '--asym')];
 // Their kernels read f16 scales.
 const F16 = [...RTN, '--bits', '4', '--group-size', '64'];
@@ -133,6 +138,7 @@ export const FORMATS: readonly Format[] = [
   { name: '4 bits, marlin', target: 'marlin', options: F16 },
   { name: '2 bits, tilus', target: 'tilus', options: W2 },
   { name: '4 bits, turbomind', target: 'turbomind', options: F16 },
+  { name: '4 bits, inputs of 4 and 8 bits, comet', target: 'comet', options: FMPQ, ties: true },
   { name: '4 bits and the head, gptq', target: 'gptq', options: HEAD, model: 'tiny-llama with a head', ...bfloat16 },
   { name: '4 bits and the head, awq', target: 'awq', options: HEAD, model: 'tiny-llama with a head', ...bfloat16 },
   {
@@ -165,6 +171,16 @@ export const FORMATS: readonly Format[] = [
   { name: '4 bits, sm90, OLMo 2', target: 'sm90', options: RANDOM, model: 'random olmo2', ...OTHERS },
   { name: '4 bits, marlin, Qwen2', target: 'marlin', options: RANDOM, model: 'random qwen2', ...OTHERS },
   { name: '4 bits, sm90, Qwen3-VL', target: 'sm90', options: SEES, model: 'fixture qwen3_vl', ...OTHERS },
+  ...[
+    ['sm80', 'Mixtral', 'mixtral'],
+    ['sm90', 'DeepSeek V3', 'deepseek_v3'],
+    ['marlin', 'Granite MoE', 'granitemoe'],
+    ['tilus', 'Qwen2-MoE', 'qwen2_moe'],
+    ['sm90', 'GPT-OSS', 'gpt_oss'],
+  ].map(([target, name, kind]) => ({
+    ...{ name: `4 bits, ${target}, ${name}`, target: target!, options: target === 'marlin' ? RANDOM : SEES },
+    ...{ model: `fixture ${kind}` as const, ...OTHERS },
+  })),
   {
     name: '4 bits, compressed-tensors, Qwen3-VL',
     target: 'compressed-tensors',
@@ -189,7 +205,7 @@ export const FORMATS: readonly Format[] = [
 ];
 
 const NOT_GGUF = /^(?!gguf)/;
-const OWN = /^(sm\d|marlin|tilus|turbomind)/;
+const OWN = /^(sm\d|marlin|tilus|turbomind|comet)/;
 const vllm = { driver: 'drive_vllm.py', environment: 'engines/vllm', variable: 'LPQ_VLLM_PYTHON' };
 const transformers = {
   driver: 'drive_transformers.py',
@@ -240,6 +256,7 @@ export const ENGINES: readonly Engine[] = [
     plugin: false,
     dtype: 'int8',
     targets: /^gguf/,
+    perplexity: true,
   },
 ];
 

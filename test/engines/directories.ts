@@ -78,7 +78,7 @@ function fixture(name: string, dir: string): string {
 }
 
 /** The checkpoint that a format starts from; undefined where this machine has none. */
-async function sourceOf({ model }: Format, dir: string): Promise<string | undefined> {
+export async function sourceOf({ model }: Format, dir: string): Promise<string | undefined> {
   if (model === undefined) return tinyLlama;
   if (model === 'tiny-qwen3-moe') return sharedModel(model);
   if (model.startsWith('fixture ')) return fixture(model.slice('fixture '.length), dir);

@@ -1,11 +1,13 @@
 // llama.cpp over one file of GGUF, by its C interface, for drive_llama.py:
 //   drive_llama run MODEL COUNT ID...   {"logprobs": [of each ID but the first], "tokens": [COUNT greedy ones]}
+//   drive_llama windows MODEL SIZE ID...   the mean of -ln p of each ID but the first of every window of SIZE
 //   drive_llama tokenize MODEL < TEXT   [IDs of TEXT, without tokens around it]
 // Ends with 1 and llama.cpp's first message of an error.
 #include <llama.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -45,24 +47,51 @@ void decode(llama_context* context, const std::vector<llama_token>& ids, int fir
   llama_batch_free(batch);
 }
 
-void run(llama_model* model, int wanted, const std::vector<llama_token>& ids) {
-  const int vocabulary = llama_vocab_n_tokens(llama_model_get_vocab(model)), count = static_cast<int>(ids.size());
+llama_context* context_of(llama_model* model, int tokens) {
   llama_context_params params = llama_context_default_params();
-  params.n_ctx = params.n_batch = params.n_ubatch = static_cast<uint32_t>(std::max(64, count + wanted));
+  params.n_ctx = params.n_batch = params.n_ubatch = static_cast<uint32_t>(std::max(64, tokens));
   params.n_threads = params.n_threads_batch = 1;
   params.type_k = params.type_v = GGML_TYPE_F32;
   params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
   llama_context* context = llama_init_from_model(model, params);
   if (!context) fail("llama_init_from_model failed");
-  decode(context, ids, 0);
+  return context;
+}
+
+// Of each token but the first, once the context has decoded them.
+std::vector<double> logprobs_of(llama_context* context, int vocabulary, const std::vector<llama_token>& ids) {
   std::vector<double> logprobs;
-  for (int i = 0; i + 1 < count; ++i) {
+  for (int i = 0; i + 1 < static_cast<int>(ids.size()); ++i) {
     const float* logits = llama_get_logits_ith(context, i);
     const double most = *std::max_element(logits, logits + vocabulary);
     double sum = 0;
     for (int v = 0; v < vocabulary; ++v) sum += std::exp(logits[v] - most);
     logprobs.push_back(logits[ids[static_cast<size_t>(i) + 1]] - most - std::log(sum));
   }
+  return logprobs;
+}
+
+void windows(llama_model* model, int size, const std::vector<llama_token>& ids) {
+  const int vocabulary = llama_vocab_n_tokens(llama_model_get_vocab(model));
+  llama_context* context = context_of(model, size);
+  double sum = 0;
+  size_t tokens = 0;
+  for (size_t first = 0; first + static_cast<size_t>(size) <= ids.size(); first += static_cast<size_t>(size)) {
+    const auto begin = ids.begin() + static_cast<std::ptrdiff_t>(first);
+    const std::vector<llama_token> window(begin, begin + size);
+    llama_memory_clear(llama_get_memory(context), true);
+    decode(context, window, 0);
+    for (const double logprob : logprobs_of(context, vocabulary, window)) sum -= logprob, ++tokens;
+  }
+  std::printf("%.9g\n", sum / static_cast<double>(tokens));
+  llama_free(context);
+}
+
+void run(llama_model* model, int wanted, const std::vector<llama_token>& ids) {
+  const int vocabulary = llama_vocab_n_tokens(llama_model_get_vocab(model)), count = static_cast<int>(ids.size());
+  llama_context* context = context_of(model, count + wanted);
+  decode(context, ids, 0);
+  const std::vector<double> logprobs = logprobs_of(context, vocabulary, ids);
   std::vector<llama_token> tokens;
   for (int i = 0; i < wanted; ++i) {
     const float* logits = llama_get_logits_ith(context, i ? 0 : count - 1);
@@ -92,7 +121,9 @@ void tokenize(llama_model* model) {
 
 int main(int argc, char** argv) {
   const std::string what = argc > 2 ? argv[1] : "";
-  if (what != "tokenize" && !(what == "run" && argc > 5)) fail("drive_llama run MODEL COUNT ID ID... | tokenize MODEL");
+  const bool lists = what == "run" || what == "windows";
+  if (what != "tokenize" && !(lists && argc > 5))
+    fail("drive_llama run MODEL COUNT ID ID... | windows MODEL SIZE ID ID... | tokenize MODEL");
   llama_log_set(keep_errors, nullptr);
   llama_backend_init();
   llama_model_params params = llama_model_default_params();
@@ -103,7 +134,7 @@ int main(int argc, char** argv) {
   else {
     std::vector<llama_token> ids;
     for (int i = 4; i < argc; ++i) ids.push_back(std::atoi(argv[i]));
-    run(model, std::atoi(argv[3]), ids);
+    (what == "run" ? run : windows)(model, std::atoi(argv[3]), ids);
   }
   llama_model_free(model);
   return 0;

@@ -1,4 +1,5 @@
-"""Runs directories in llama.cpp, one process each, for test/engines; drive_vllm.py says what is read and written.
+"""Runs directories in llama.cpp, one process each, for test/engines; drive_vllm.py says what is read and written;
+`nll`, besides, is the mean over windows of `text`, `window` tokens each.
 
 drive_llama.cpp, compiled, lies in the environment of its Python.
 """
@@ -17,7 +18,11 @@ def ran(case: dict) -> dict:
     if done.returncode != 0:
         lines = done.stderr.strip().split("\n")
         return {"outcome": "refused", "sentence": lines[0].replace(case["directory"], "DIR")}
-    return {"outcome": "ran", **json.loads(done.stdout)}
+    told = {"outcome": "ran", **json.loads(done.stdout)}
+    if not case["text"]:
+        return told
+    text = subprocess.run([program, "windows", str(model), str(case["window"]), *map(str, case["text"])], capture_output=True, text=True, check=True)
+    return {**told, "nll": float(text.stdout)}
 
 
 def main(cases: str, results: str) -> None:

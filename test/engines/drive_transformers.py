@@ -21,10 +21,11 @@ def ran(case: dict) -> dict:
     # What also reads images is a class of its own, asked for text here.
     kind = AutoModelForImageTextToText if hasattr(AutoConfig.from_pretrained(case["directory"]), "vision_config") else AutoModelForCausalLM
     model = kind.from_pretrained(case["directory"], dtype=getattr(torch, case["dtype"]))
+    model.generation_config.eos_token_id = None  # as many tokens as are asked for, whichever they are
     ids = torch.tensor([case["ids"]])
     with torch.no_grad():
         logprobs = model(ids).logits[0].double().log_softmax(-1)
-        whole = model.generate(ids, max_new_tokens=case["tokens"], min_new_tokens=case["tokens"], do_sample=False)
+        whole = model.generate(ids, max_new_tokens=case["tokens"], do_sample=False)
     told = logprobs[:-1].gather(1, ids[0, 1:, None])[:, 0]
     return {"outcome": "ran", "logprobs": told.tolist(), "tokens": whole[0, ids.shape[1] :].tolist()}
 

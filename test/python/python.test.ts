@@ -37,6 +37,13 @@ const CASES: readonly {
   { name: 'ranks', target: 'sm90', options: ['--bits', '3', '--group-size', '64', '--asym'], packing: ['--tp', '2'] },
   { name: 'shifted', target: 'turbomind', options: [...W4, '--asym'], shifts: true },
 ];
+/** The operations of torch, as the wheel has them. */
+async function operations(): Promise<string> {
+  const program = 'import wheel_backend; print(wheel_backend.operations())';
+  const env = { PYTHONDONTWRITEBYTECODE: '1' };
+  return (await execa(python, ['-c', program], { cwd: path.join(root, 'python'), env })).stdout;
+}
+
 /** Tests name these; a commit draws half of the others. */
 const NAMED = ['tilus', 'sm90', 'ranks'];
 const cases = [
@@ -78,6 +85,7 @@ test('the Python package: its products, artifacts in it and in transformers', { 
         PYTHONPATH: [path.join(root, 'python', 'src'), process.env.PYTHONPATH].filter(Boolean).join(':'),
         PYTHONDONTWRITEBYTECODE: '1',
         LPQ_KERNELS: library,
+        LPQ_TORCH_OPS: await operations(),
         LPQ_ARTIFACTS: dir,
         LPQ_COMMAND: `${process.execPath} ${path.join(root, 'bin', 'lpq.js')}`,
         HF_HUB_OFFLINE: '1',
@@ -106,10 +114,10 @@ test('the wheel holds the library, and runs where it is unpacked', { skip }, asy
     "sys.path.insert(0, dir + '/site')",
     'import torch, lpq_kernels as lpq',
     "block = lpq.pack_codes('u4', torch.full((8, 64), 3, dtype=torch.uint8), torch.ones(8, 1))",
-    'print(lpq.Linear(block)(torch.ones(1, 64))[0, 0].item(), lpq.__file__.startswith(dir))',
+    'print(lpq.Linear(block)(torch.ones(1, 64))[0, 0].item(), lpq.__file__.startswith(dir), lpq.ops.operations)',
   ].join('\n');
   const { stdout } = await execa(python, ['-c', program, dir], {
     env: { LPQ_KERNELS: '', PYTHONDONTWRITEBYTECODE: '1' },
   });
-  assert.equal(stdout, '192.0 True');
+  assert.equal(stdout, '192.0 True compiled');
 });

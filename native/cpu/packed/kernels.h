@@ -31,6 +31,7 @@ const Kernels& kernels_generic();
 #if defined(LPQ_X86)
 const Kernels& kernels_avx2();
 const Kernels& kernels_avx512();
+const Kernels& kernels_avx512vbmi();
 #endif
 const Kernels& active_kernels();
 

@@ -86,6 +86,53 @@ struct Values<6, false> {
   Halves all;
 };
 
+#if defined(LPQ_VBMI)
+// With VBMI a permutation of two registers looks at 7 bits of bytes: one gives the lower byte of the bfloat16, one the
+// upper. Both of a word's upper bytes become the code, or what is at its bit; its lower ones 0.
+constexpr __mmask64 kUpperBytes = 0xccccccccccccccccull, kThird = 0x4444444444444444ull,
+                    kFourth = ~kThird & kUpperBytes;
+inline U at_bytes(U word, int bit) {
+  const U from = _mm512_set1_epi64(0x2020202000000000ll);
+  return _mm512_maskz_multishift_epi64_epi8(kUpperBytes,
+                                            _mm512_add_epi8(from, _mm512_set1_epi8(static_cast<char>(bit))), word);
+}
+
+struct Bytes {
+  explicit Bytes(const float* table) {
+    alignas(64) uint8_t lower[128], upper[128];
+    for (int i = 0; i < 128; ++i) {
+      uint32_t bits;
+      std::memcpy(&bits, table + i, sizeof bits);
+      lower[i] = static_cast<uint8_t>(bits >> 16), upper[i] = static_cast<uint8_t>(bits >> 24);
+    }
+    for (int i = 0; i < 2; ++i) low[i] = _mm512_load_si512(lower + 64 * i), high[i] = _mm512_load_si512(upper + 64 * i);
+  }
+  U of(U codes) const {
+    const U third = _mm512_mask2_permutex2var_epi8(low[0], codes, kThird, low[1]);
+    return _mm512_mask2_permutex2var_epi8(high[0], third, kFourth, high[1]);
+  }
+  U low[2], high[2];
+};
+
+template <>
+struct Values<7, false> {
+  static constexpr bool kInPlace = false;
+  explicit Values(const Panel& p) : all(p.table) {}
+  F at(U word, int bit) const { return _mm512_castsi512_ps(all.of(at_bytes(word, bit))); }
+  Bytes all;
+};
+
+template <>
+struct Values<8, false> {
+  static constexpr bool kInPlace = false;
+  explicit Values(const Panel& p) : all(p.table) {}
+  F at(U word, int bit) const {
+    const U codes = at_bytes(word, bit);
+    return with_sign(_mm512_castsi512_ps(all.of(codes)), codes);
+  }
+  Bytes all;
+};
+#else
 template <>
 struct Values<7, false> {
   static constexpr bool kInPlace = false;
@@ -109,13 +156,18 @@ struct Values<8, false> {
   }
   Halves small, large;
 };
+#endif
 
 #define LPQ_EVERY_COLUMN _Pragma("GCC unroll 32")
 #include "cpu/packed/kernels_body.h"
 
 }  // namespace
 
+#if defined(LPQ_VBMI)
+const Kernels& kernels_avx512vbmi() { return kKernels; }
+#else
 const Kernels& kernels_avx512() { return kKernels; }
+#endif
 
 }  // namespace lpq::packed
 #endif

@@ -1,7 +1,8 @@
 // Shared by the instruction sets: F is 16 floats, U 16 words, kTile how many rows of x have their sums in registers,
 // kPanels how many panels of one row have, Values<bits, whole> what codes mean: kInPlace, or of(words, which) looks up
 // one of kCodes codes that a word's lowest bits hold, or, where kSigned, of(magnitudes, signs) looks up a code
-// that begins at bit kPlace, and may take its sign from bit 31 of the other. LPQ_EVERY_COLUMN what stands
+// that begins at bit kPlace, and may take its sign from bit 31 of the other; or at(words, bit) looks up the code that
+// begins at that bit. LPQ_EVERY_COLUMN what stands
 // before a loop over a chunk's columns: unrolled, shifts are constants. Included inside an unnamed namespace.
 
 // Codes of column i of a chunk, whose words are `row` apart, in the low bits of each word; what stands above them is
@@ -29,6 +30,8 @@ inline F value_of(const uint32_t* chunk, int64_t row, int i, const Values<B, Who
                    : at + B == 32 ? right(load_words(word), at)
                                   : both(codes_of<B>(chunk, row, i), words(mask));
     return minus(number(code), values.constant * static_cast<float>(1u << place));
+  } else if constexpr (requires { values.at(load_words(word), 0); }) {
+    return at + B <= 32 ? values.at(load_words(word), at) : values.at(codes_of<B>(chunk, row, i), 0);
   } else if constexpr (Values<B, Whole>::kSigned) {
     const bool within = at + B <= 32;
     const U code = within ? load_words(word) : codes_of<B>(chunk, row, i);
@@ -162,6 +165,10 @@ void many_rows(const Panel& p) {
     while (c < end) {
       const int64_t count = std::min(kChunks, end - c);
       for (int j = 0; j < p.panels; ++j) {
+        if (c == begin) {
+          ahead<1>(p.scales + ((g + 1) * p.width + j) * kPanel);
+          if (p.shifts) ahead<1>(p.shifts + ((g + 1) * p.width + j) * kPanel);
+        }
         for (int64_t each = 0; each < count; ++each) {
           const uint32_t* of = chunk + each * B * row + j * kPanel;
           float* to = decoded + each * kChunk * kPanel;

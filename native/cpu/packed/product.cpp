@@ -13,7 +13,7 @@ namespace lpq::packed {
 
 const Kernels& active_kernels() {
 #if defined(LPQ_X86)
-  if (active_isa() == Isa::avx512) return kernels_avx512();
+  if (active_isa() == Isa::avx512) return vbmi_instructions() ? kernels_avx512vbmi() : kernels_avx512();
   if (active_isa() == Isa::avx2) return kernels_avx2();
 #endif
   return kernels_generic();

@@ -5,16 +5,17 @@ A packed weight is one uint8 tensor, a *block* (lpq_kernels.h: lpq_cpu_*): plain
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from ctypes import byref, c_size_t
 
 import torch
-from torch.nn import functional
 
-from ._library import BlockInfo, Codes, Error, Share, check, library, sized
+from ._ctypes import ACTIVATIONS, describe
+from ._library import Codes, Error, Share, check, library, sized
+from ._operations import operations
 from .artifact import Artifact
 
-_TYPES = {torch.float32: 3, torch.float16: 1, torch.bfloat16: 2}
+__all__ = ["ACTIVATIONS", "describe", "experts", "linear", "operations", "pack_codes", "pack_module", "pack_share", "rows"]
 
 
 def _empty(size: int) -> torch.Tensor:
@@ -88,70 +89,18 @@ def pack_codes(
     return block
 
 
-def describe(block: torch.Tensor) -> BlockInfo:
-    """n, k, bits, group and bias of a block. Raises Error for memory that is none, or cut short."""
-    info = sized(BlockInfo)
-    check(library.lpq_cpu_block(block.data_ptr(), block.numel(), byref(info)))
-    return info
-
-
-def _type(dtype: torch.dtype, what: str) -> int:
-    if dtype not in _TYPES:
-        raise Error("LPQ_ERROR_ARGUMENT", f"{what} is {dtype}, not float32, float16 or bfloat16")
-    return _TYPES[dtype]
-
-
-def _product(x: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
-    """y [..., N] = x [..., K] W^T + bias, of x's type."""
-    info = describe(block)
-    if x.shape[-1] != info.k:
-        raise Error("LPQ_ERROR_ARGUMENT", f"x has the shape {list(x.shape)}, and the packed weight is [{info.n}, {info.k}]")
-    rows = x.reshape(-1, info.k).contiguous()
-    y = torch.empty((rows.shape[0], info.n), dtype=x.dtype)
-    kind = _type(x.dtype, "x")
-    check(library.lpq_cpu_gemm(block.data_ptr(), block.numel(), rows.shape[0], kind, rows.data_ptr(), y.data_ptr(), torch.get_num_threads()))
-    return y.view(*x.shape[:-1], info.n)
-
-
-@torch.library.custom_op("lpq_kernels::linear", mutates_args=(), device_types="cpu")
 def linear(x: torch.Tensor, block: torch.Tensor, n: int, k: int) -> torch.Tensor:
-    """y [..., N] = x [..., K] W^T + bias, of x's type. Raises Error for another K, type or block."""
-    info = describe(block)
-    if (info.n, info.k) != (n, k):
-        raise Error("LPQ_ERROR_ARGUMENT", f"the packed weight is [{info.n}, {info.k}], not [{n}, {k}]")
-    return _product(x, block)
+    """y [..., N] = x [..., K] W^T + bias, of x's type. Raises RuntimeError, in a sentence, for another K, type or block."""
+    made: torch.Tensor = _linear(x, block, n, k)
+    return made
 
 
-@linear.register_fake
-def _(x: torch.Tensor, block: torch.Tensor, n: int, k: int) -> torch.Tensor:
-    return x.new_empty((*x.shape[:-1], n))
-
-
-@torch.library.custom_op("lpq_kernels::rows", mutates_args=(), device_types="cpu")
 def rows(ids: torch.Tensor, block: torch.Tensor, k: int, dtype: torch.dtype) -> torch.Tensor:
-    """Rows of W, [..., K] of `dtype`, for ids [...] of whole numbers. Raises Error for a row that there is none of."""
-    wanted = ids.reshape(-1).to(torch.int64).contiguous()
-    if describe(block).k != k:
-        raise Error("LPQ_ERROR_ARGUMENT", f"the packed weight has {describe(block).k} columns, not {k}")
-    y = torch.empty((wanted.numel(), k), dtype=dtype)
-    kind = _type(dtype, "dtype")
-    check(library.lpq_cpu_rows(block.data_ptr(), block.numel(), wanted.numel(), wanted.data_ptr(), kind, y.data_ptr(), torch.get_num_threads()))
-    return y.view(*ids.shape, k)
+    """Rows of W, [..., K] of `dtype`, for ids [...] of whole numbers. Raises RuntimeError for a row that there is none of."""
+    made: torch.Tensor = _rows(ids, block, k, dtype)
+    return made
 
 
-@rows.register_fake
-def _(ids: torch.Tensor, block: torch.Tensor, k: int, dtype: torch.dtype) -> torch.Tensor:
-    return ids.new_empty((*ids.shape, k), dtype=dtype)
-
-
-ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "silu": functional.silu,
-    "gelu": functional.gelu,
-    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
-}
-
-
-@torch.library.custom_op("lpq_kernels::experts", mutates_args=(), device_types="cpu")
 def experts(
     x: torch.Tensor,
     weights: torch.Tensor,
@@ -164,29 +113,10 @@ def experts(
     """y [T, H] = sum over j of weights[t, j] down(act(gate(x)) up(x)) of expert ids[t, j], of x's type.
 
     x [T, H]; weights and ids [T, J], an id of -1 for none; gate, up and down a block an expert, whose types may differ. `activation` is
-    one of ACTIVATIONS. Sums over experts are f32, in ascending order of experts. Raises Error for an expert that there is none of.
+    one of ACTIVATIONS. Sums over experts are f32, in ascending order of experts. Raises RuntimeError for an expert that there is none of.
     """
-    act, y = ACTIVATIONS[activation], torch.zeros(x.shape, dtype=torch.float32)
-    for expert in ids.unique().tolist():
-        if expert == -1:
-            continue
-        if not 0 <= expert < len(gate):
-            raise Error("LPQ_ERROR_ARGUMENT", f"expert {expert} is asked for, and there are {len(gate)}")
-        token, place = (ids == expert).nonzero(as_tuple=True)
-        rows = x[token]
-        inner = (act(_product(rows, gate[expert]).float()) * _product(rows, up[expert]).float()).to(x.dtype)
-        y.index_add_(0, token, _product(inner, down[expert]).float() * weights[token, place, None].float())
-    return y.to(x.dtype)
+    made: torch.Tensor = _experts(x, weights, ids, gate, up, down, activation)
+    return made
 
 
-@experts.register_fake
-def _(
-    x: torch.Tensor,
-    weights: torch.Tensor,
-    ids: torch.Tensor,
-    gate: Sequence[torch.Tensor],
-    up: Sequence[torch.Tensor],
-    down: Sequence[torch.Tensor],
-    activation: str,
-) -> torch.Tensor:
-    return torch.empty_like(x)
+_linear, _rows, _experts = (getattr(torch.ops.lpq_kernels, name).default for name in ("linear", "rows", "experts"))

@@ -42,7 +42,9 @@ def register() -> None:
     from .compressed import LpqCompressedTensorsConfig
     from .gptq import LpqGptqConfig
     from .kernel import LpqLinearKernel
+    from .refusal import print_sentences
 
+    print_sentences()
     _without_absent_kernels()
     register_linear_kernel(LpqLinearKernel, PlatformEnum.CPU, "mp")
     register_quantization_config(LpqGptqConfig.NAME)(LpqGptqConfig)

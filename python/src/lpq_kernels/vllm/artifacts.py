@@ -1,4 +1,4 @@
-"""`quant_method: lpq`: artifacts of `lpq pack --target sm80, sm86, sm89, sm90, marlin, sparse_marlin, turbomind, tilus`."""
+"""`quant_method: lpq`: artifacts of `lpq pack --target sm80, sm86, sm89, sm90, marlin, sparse_marlin, turbomind, tilus, comet`."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ from .. import ops
 from .._library import Error
 from .._threads import spread
 from ..artifact import Artifact, Module
+from ..comet import CometLinear
 from .experts import LpqExpertsMethod
 from .kernel import FLOATS, opened
+from .refusal import Refused, parallel, require_artifact
 
 
 class LpqConfig(QuantizationConfig):
     """What config.json of an artifact says, and which modules its lpq.json has.
 
     LPQ_CHECK_HASHES=1 of the environment compares contents with lpq.json first.
-    Raises ValueError, in one sentence, for what does not open or does not fit the model.
+    Raises Refused, in one sentence, for what does not open or does not fit the model.
     """
 
     NAME = "lpq"
@@ -56,16 +58,17 @@ class LpqConfig(QuantizationConfig):
         return []
 
     def maybe_update_config(self, model_name: str, hf_config: Any = None, revision: str | None = None) -> None:
-        """Opens the artifact, which vLLM names here first."""
+        """Opens the artifact, which vLLM names here first, before it starts its workers."""
         directory = Path(model_name)
         if not (directory / "lpq.json").is_file():
-            raise ValueError(f"{directory} is no local directory with an lpq.json: download the artifact and name its directory")
+            raise Refused(f"{directory} is no local directory with an lpq.json: download the artifact and name its directory")
         try:
             with Artifact(directory) as artifact:
                 self.modules = {module.name: module for module in artifact.modules()}
                 stored = artifact.tensors()
+                require_artifact(artifact, parallel())
         except Error as error:
-            raise ValueError(f"{directory} does not open: {error}") from None
+            raise Refused(f"{directory} does not open: {error}") from None
         self.directory = str(directory)
         for name in stored:
             module, _, last = name.rpartition(".")
@@ -95,7 +98,7 @@ class LpqConfig(QuantizationConfig):
         if found and len(found) < len(names):
             whole = next(name for name in names if name not in self.modules)
             beside = f"'{whole}' in floats beside packed '{found[0].name}'"
-            raise ValueError(f"'{prefix}' is one layer in vLLM, and the artifact leaves {beside}: quantize both")
+            raise Refused(f"'{prefix}' is one layer in vLLM, and the artifact leaves {beside}: quantize both")
         return found
 
     def get_quant_method(self, layer: nn.Module, prefix: str) -> Any:
@@ -138,9 +141,9 @@ class LpqLinearMethod(LinearMethodBase):
         replicated = getattr(layer, "num_kv_head_replicas", 1)  # of k and v, which output_size counts once a rank
         if (n != wanted and replicated == 1) or any(part.k != input_size for part in self.parts):
             got = ", ".join(f"'{part.name}' [{part.n}, {part.k}]" for part in self.parts)
-            raise ValueError(f"config.json makes a layer of [{wanted}, {input_size}] of {got}")
+            raise Refused(f"config.json makes a layer of [{wanted}, {input_size}] of {got}")
         if self.biased and getattr(layer, "skip_bias_add", False):
-            raise ValueError(f"the bias of packed module '{self.parts[0].name}' is added by its product, and vLLM adds that of this layer later")
+            raise Refused(f"the bias of packed module '{self.parts[0].name}' is added by its product, and vLLM adds that of this layer later")
         rank, self.padded = layer.tp_rank, 0
         first = rank * input_size_per_partition if input_size_per_partition != input_size else 0
         self.inputs = (first, first + input_size_per_partition)
@@ -165,7 +168,7 @@ class LpqLinearMethod(LinearMethodBase):
         if sum(sizes) == whole.n:
             return [(whole, 0, whole.n)]
         if sum(sizes) * ranks != whole.n:
-            raise ValueError(f"packed module '{whole.name}' holds {whole.n} outputs, which {ranks} ranks cannot share: lower --tensor-parallel-size")
+            raise Refused(f"packed module '{whole.name}' holds {whole.n} outputs, which {ranks} ranks cannot share: lower --tensor-parallel-size")
         found, start = [], 0
         for size in sizes:
             found.append((whole, start + rank * size, start + (rank + 1) * size))
@@ -178,15 +181,24 @@ class LpqLinearMethod(LinearMethodBase):
             try:
                 artifact = opened(self.directory)
                 whole = (first, end) == (0, part.n) and self.inputs == (0, part.k)
+                if part.layout == "comet" and whole:
+                    layer.add_module(f"lpq_comet_{i}", CometLinear.from_artifact(artifact, part.name))
+                    continue
                 block = ops.pack_module(artifact, part.name) if whole else ops.pack_share(artifact, part.name, n=(first, end), k=self.inputs)
             except Error as error:
-                raise ValueError(f"{self.directory} does not run here: '{part.name}': {error}") from None
+                raise Refused(f"{self.directory} does not run here: '{part.name}': {error}") from None
             layer.register_parameter(f"lpq_block_{i}", nn.Parameter(block, requires_grad=False))
 
     def apply(self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        k = self.inputs[1] - self.inputs[0]
-        made = [ops.linear(x, getattr(layer, f"lpq_block_{i}"), end - first, k) for i, (_, first, end) in enumerate(self.pieces)]
+        made = [self._product(layer, x, i) for i in range(len(self.pieces))]
         y = made[0] if len(made) == 1 else torch.cat(made, dim=-1)
         if self.padded:
             y = nn.functional.pad(y, (0, self.padded))
         return y if bias is None or self.biased else y + bias
+
+    def _product(self, layer: nn.Module, x: torch.Tensor, i: int) -> torch.Tensor:
+        part, first, end = self.pieces[i]
+        if part.layout == "comet":
+            made: torch.Tensor = getattr(layer, f"lpq_comet_{i}")(x)
+            return made
+        return ops.linear(x, getattr(layer, f"lpq_block_{i}"), end - first, self.inputs[1] - self.inputs[0])

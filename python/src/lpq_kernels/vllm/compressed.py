@@ -15,6 +15,7 @@ from .._threads import spread
 from .experts import PackedExpertsMethod, refused
 from .gptq import has_experts
 from .kernel import refusal, unpacked
+from .refusal import Refused
 
 PACKED = "pack-quantized"
 
@@ -49,7 +50,7 @@ class LpqCompressedTensorsConfig(CompressedTensorsConfig):
         names = (layer.ckpt_gate_proj_name, layer.ckpt_up_proj_name, layer.ckpt_down_proj_name)
         schemes = [self.get_scheme_dict(layer, f"{prefix}.0.{name}") for name in names]
         if any(scheme != schemes[0] for scheme in schemes):
-            raise ValueError(f"'{prefix}' has experts whose parts have different types, and vLLM holds them as one tensor")
+            raise Refused(f"'{prefix}' has experts whose parts have different types, and vLLM holds them as one tensor")
         if schemes[0] is None:
             return UnquantizedFusedMoEMethod(layer.moe_config)
         weights, inputs = schemes[0]["weights"], schemes[0]["input_activations"]
@@ -69,7 +70,7 @@ class LpqCompressedTensorsExpertsMethod(PackedExpertsMethod):
         if why is None and getattr(weights.actorder, "value", weights.actorder) == "group":
             why = "their columns are reordered (actorder: group), and vLLM loads no order of columns for experts"
         if why is not None:
-            raise ValueError(f"'{prefix}' has experts in compressed-tensors: {why}")
+            raise Refused(f"'{prefix}' has experts in compressed-tensors: {why}")
 
     def create_weights(
         self, layer: RoutedExperts, num_experts: int, hidden_size: int, intermediate_size_per_partition: int, params_dtype: torch.dtype, **attributes: Any
@@ -81,7 +82,7 @@ class LpqCompressedTensorsExpertsMethod(PackedExpertsMethod):
         if why is None and group != -1 and (hidden_size % group or size % group):
             why = f"a rank's experts of {size} are not a whole number of groups of {group}: choose another tensor parallel size"
         if why is not None:
-            raise ValueError(why)
+            raise Refused(why)
         for name, k, n in (("w13", hidden_size, 2 * size), ("w2", size, hidden_size)):
             groups = 1 if group == -1 else k // group
             # Scales stay as exact as they are stored.

@@ -14,6 +14,7 @@ from .._library import Error
 from .._threads import spread
 from ..artifact import Artifact, Module
 from .kernel import opened
+from .refusal import Refused
 
 PARTS = ("gate", "up", "down")
 
@@ -73,7 +74,7 @@ class LpqExpertsMethod(PackedExpertsMethod):
         super().__init__(layer.moe_config)
         why = refused(layer)
         if why is not None:
-            raise ValueError(f"'{prefix}' has packed experts: {why}")
+            raise Refused(f"'{prefix}' has packed experts: {why}")
         self.directory = directory
         names = (layer.ckpt_gate_proj_name, layer.ckpt_up_proj_name, layer.ckpt_down_proj_name)
         self.experts: list[tuple[Module, ...]] = []
@@ -81,7 +82,7 @@ class LpqExpertsMethod(PackedExpertsMethod):
             wanted = [f"{prefix}.{expert}.{name}" for name in names]
             absent = [name for name in wanted if name not in modules]
             if absent:
-                raise ValueError(f"'{prefix}' is one layer in vLLM, and the artifact has no packed module '{absent[0]}' beside others of it: quantize all")
+                raise Refused(f"'{prefix}' is one layer in vLLM, and the artifact has no packed module '{absent[0]}' beside others of it: quantize all")
             self.experts.append(tuple(modules[name] for name in wanted))
 
     def create_weights(
@@ -91,9 +92,9 @@ class LpqExpertsMethod(PackedExpertsMethod):
         for gate, up, down in self.experts:
             for part, shape in ((gate, (whole, hidden_size)), (up, (whole, hidden_size)), (down, (hidden_size, whole))):
                 if (part.n, part.k) != shape or part.bias:
-                    raise ValueError(f"config.json makes an expert of {list(shape)} of '{part.name}' [{part.n}, {part.k}]")
+                    raise Refused(f"config.json makes an expert of {list(shape)} of '{part.name}' [{part.n}, {part.k}]")
             if size != whole and down.group and size % down.group:
-                raise ValueError(
+                raise Refused(
                     f"a rank's {size} inputs of '{down.name}' are no whole number of groups of {down.group}: "
                     "choose another tensor parallel size, or --enable-expert-parallel"
                 )
@@ -117,4 +118,4 @@ class LpqExpertsMethod(PackedExpertsMethod):
         try:
             return ops.pack_module(artifact, part.name) if (n, k) == ((0, part.n), (0, part.k)) else ops.pack_share(artifact, part.name, n=n, k=k)
         except Error as error:
-            raise ValueError(f"{self.directory} does not run here: '{part.name}': {error}") from None
+            raise Refused(f"{self.directory} does not run here: '{part.name}': {error}") from None

@@ -16,6 +16,7 @@ from vllm.scalar_type import scalar_types
 
 from .gptq_experts import LpqGptqExpertsMethod
 from .kernel import adopt, gptq_block, product, refusal
+from .refusal import Refused, parallel, require_shares
 
 
 def has_experts(hf_config: Any) -> bool:
@@ -38,6 +39,15 @@ class LpqGptqConfig(AutoGPTQConfig):
         (4, False): scalar_types.uint4,
         (8, False): scalar_types.uint8,
     }
+
+    def maybe_update_config(self, model_name: str, hf_config: Any = None, revision: str | None = None) -> None:
+        """Refuses shares of ranks that end within a group, before vLLM starts its workers."""
+        settings = parallel()
+        text = hf_config.get_text_config() if hasattr(hf_config, "get_text_config") else hf_config
+        size = getattr(text, "moe_intermediate_size", None) if has_experts(hf_config) else getattr(text, "intermediate_size", None)
+        if settings is not None and settings.tensor_parallel_size > 1 and isinstance(size, int) and not settings.enable_expert_parallel:
+            require_shares(settings.tensor_parallel_size, "down_proj", size, self.group_size)
+        super().maybe_update_config(model_name, hf_config=hf_config, revision=revision)
 
     @property
     def less_one(self) -> bool:
@@ -93,7 +103,7 @@ class LpqGptqLinearMethod(LinearMethodBase):
         if why is None and group != -1 and k % group != 0:
             why = f"a share of {k} inputs is no whole number of groups of {group}: choose another tensor parallel size"
         if why is not None:
-            raise ValueError(why)
+            raise Refused(why)
         layer.lpq_shape = (n, k)
         groups, rows = (1 if group == -1 else k // group), Fraction(32, bits)
         loader = attributes["weight_loader"]

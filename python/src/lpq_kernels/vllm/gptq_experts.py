@@ -13,6 +13,7 @@ from vllm.model_executor.utils import set_weight_attrs
 from .._threads import spread
 from .experts import PackedExpertsMethod, refused
 from .kernel import gptq_block, refusal
+from .refusal import Refused
 
 
 class LpqGptqExpertsMethod(PackedExpertsMethod):
@@ -23,7 +24,7 @@ class LpqGptqExpertsMethod(PackedExpertsMethod):
         self.bits, self.group, self.less_one = bits, group, less_one
         why = refused(layer)
         if why is not None:
-            raise ValueError(f"'{prefix}' has experts in gptq: {why}")
+            raise Refused(f"'{prefix}' has experts in gptq: {why}")
 
     def create_weights(
         self, layer: RoutedExperts, num_experts: int, hidden_size: int, intermediate_size_per_partition: int, params_dtype: torch.dtype, **attributes: Any
@@ -35,7 +36,7 @@ class LpqGptqExpertsMethod(PackedExpertsMethod):
         if why is None and group != -1 and (hidden_size % group or size % group):
             why = f"a rank's experts of {size} are no whole number of groups of {group}: choose another tensor parallel size"
         if why is not None:
-            raise ValueError(why)
+            raise Refused(why)
         scale = FusedMoeWeightScaleSupported.CHANNEL if group == -1 else FusedMoeWeightScaleSupported.GROUP
         for name, k, n in (("w13", hidden_size, 2 * size), ("w2", size, hidden_size)):
             groups = 1 if group == -1 else k // group
