@@ -92,8 +92,7 @@ class Attention {
     const int64_t rows = single ? task.heads : std::min(kQueries, task.length - task.query);
     const int64_t queries = single ? 1 : rows, panels = (rows + mr - 1) / mr;
     const int64_t q_step = single ? hd : q_row_, y_row = shape_.heads * vd, y_step = single ? vd : y_row;
-    const int64_t q_stride = head_depth_ * mr + linalg::kPanelPad,
-                  p_stride = keys_depth_ * mr + linalg::kPanelPad;
+    const int64_t q_stride = head_depth_ * mr + linalg::kPanelPad, p_stride = keys_depth_ * mr + linalg::kPanelPad;
     static thread_local linalg::Scratch scratch;
     float* const own = scratch.get<float>(static_cast<size_t>(
         (single ? block_floats_ : 0) + panels * (q_stride + p_stride) + kQueries * (kKeys + vd + hd + 2)));
