@@ -26,7 +26,7 @@ export const TUNE_DEFAULTS: Omit<TuneOptions, 'steps' | 'seed'> = {
   leak: 1,
   damp: 0.05,
   refits: 10,
-  grids: true,
+  grids: false,
 };
 
 /** Of methods whose codes can be trained. */
