@@ -133,6 +133,11 @@ export class CanonicalWriter {
     await this.writer.rewrite(spec.name, data);
   }
 
+  /** Another tensor for one that was carried whole. */
+  rewriteCarried(name: string, data: TensorData): Promise<void> {
+    return this.writer.rewrite(name, data);
+  }
+
   setQuality(name: string, quality: Quality): void {
     this.specs(name);
     this.quality.set(name, quality);

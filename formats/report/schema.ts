@@ -114,6 +114,8 @@ export const scaleTrainingSchema = z.strictObject({
   /** Tokens that steps were taken on, and those held out, which choose the step. */
   tokens: z.int().nonnegative(),
   heldOut: z.int().positive(),
+  /** How many norms were trained, too. */
+  norms: z.int().positive().optional(),
   /** Of the held-out tokens after a step, and the mean of the steps since the entry before. */
   curve: z.array(z.strictObject({ step: z.int().nonnegative(), loss: finite, training: finite.nullable() })),
 });

@@ -1,6 +1,7 @@
 // tune_aim: targets of weights that are trained, whose codes follow by coordinate descent (gptq_descend). tune_grid,
-// tune_scale_gradient, tune_adam: scales that are trained for fixed codes. tune_row_dots: what a change of a weight
-// does to the loss. CPU only.
+// tune_scale_gradient, tune_gain_gradient, tune_adam: scales and norms that are trained for fixed codes.
+// tune_refit_grid: coarse scales and zeros, likewise. tune_row_dots: what a change of a weight does to the loss. CPU
+// only.
 #pragma once
 #include "ops/quant.h"
 
@@ -61,6 +62,44 @@ struct TuneScaleGradient : Arguments {
   const Tensor& g = in_place("g", {f32}, of.shape());
 
   explicit TuneScaleGradient(const Call& call) : Arguments(call, "tune_scale_gradient") { done(); }
+};
+
+// The gradient with respect to factors of a norm's gain f32 [C]: x, dy f32 [T,C], what the norm makes without its
+// weight and the gradient with respect to what it makes, g f32 [C] += gain times the sum over the rows of x dy, added
+// in f64 in order.
+struct TuneGainGradient : Arguments {
+  const Tensor& x = input("x", {f32}, {-1, -1});
+  const Tensor& dy = input("dy", {f32}, x.shape);
+  const Tensor& gain = input("gain", {f32}, {x.dim(1)});
+  const Tensor& g = in_place("g", {f32}, gain.shape);
+
+  explicit TuneGainGradient(const Call& call) : Arguments(call, "tune_gain_gradient") { done(); }
+};
+
+// Scales in a coarse dtype, or zeros, that fit fixed codes better: r f32 [N,K] = (W - T) M, what the weights W of the
+// codes are off their targets in the metric M f32 [K,K], level f32 [N,K] the codes decoded; scale, zero f32 [N,G] (in
+// place) -> moved f64 [1] = groups that changed. Group after group takes what lowers the row's (W - T) M (W - T)^T
+// most, if anything does. zeros: a zero one higher or lower, within the range of `type`, with the scale that fits best
+// then as scaleDtype holds it, of the same sign and within a factor of 2. Else the next scale up or down that
+// scaleDtype, of 8 bits, holds, times `unit` (1), the second level.
+struct TuneRefitGrid : Arguments {
+  QuantType type = quant_type();
+  const Tensor& r = input("r", {f32}, {-1, -1});
+  TuneGroups of = TuneGroups::read(*this, r);
+  const Tensor& m = input("M", {f32}, {of.k, of.k});
+  const Tensor& level = input("level", {f32}, r.shape);
+  const Tensor& scale = in_place("scale", {f32}, of.shape());
+  const Tensor& zero = in_place("zero", {f32}, of.shape());
+  const Tensor& moved = output("moved", {f64}, {1});
+  DType dtype = dtype_from_name(text("scaleDtype"));
+  float unit = real("unit", 1);
+  bool zeros = flag("zeros");
+
+  explicit TuneRefitGrid(const Call& call) : Arguments(call, "tune_refit_grid") {
+    const bool coarse = dtype == DType::f8_e8m0 || dtype == DType::f8_e4m3;
+    require(coarse != zeros, zeros ? "zeros go with scales of 16 or 32 bits" : "scaleDtype has more than 8 bits");
+    done();
+  }
 };
 
 // Step `step` (from 1) of Adam (Kingma and Ba, arXiv:1412.6980, algorithm 1) on f against its gradient g, with the

@@ -28,6 +28,8 @@ export interface ModelTask {
 export interface SolvedModel {
   /** New scales of modules, by name, in the dtype and shape of the old ones; the receiver disposes of them. */
   readonly scales: ReadonlyMap<string, Tensor>;
+  /** New weights of norms, by full name, of the shape of the old ones; the receiver disposes of them. */
+  readonly norms: ReadonlyMap<string, Tensor>;
   readonly training: ScaleTraining;
 }
 
@@ -39,6 +41,8 @@ export interface ScaleTraining {
   /** Tokens that steps were taken on, and those held out, which choose the step. */
   readonly tokens: number;
   readonly heldOut: number;
+  /** How many norms were trained, too. */
+  readonly norms?: number;
   /** KL to the unquantized model, nats a token: of the held-out tokens after a step, and the mean of the steps since the look before. */
   readonly curve: readonly { readonly step: number; readonly loss: number; readonly training: number | null }[];
 }

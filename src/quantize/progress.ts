@@ -1,7 +1,7 @@
 import type { Quality } from '../../formats/canonical/schema.js';
 import type { CanonicalWriter } from '../../formats/canonical/write.js';
 import type { WrittenModules } from '../../formats/canonical/written.js';
-import { fromTyped, type NativeRuntime } from '../../native/binding.js';
+import { fromTyped, type NativeRuntime, type Tensor } from '../../native/binding.js';
 import type { Block, BlockWeights, LinearRef, ModelGraph } from '../model/program.js';
 import type { WeightSource } from '../model/source.js';
 import type { FinishedModule } from './assembly.js';
@@ -127,6 +127,12 @@ export class Progress {
     const at = this.lines.findIndex((line) => line.name === name);
     const line = this.lines[at] as ModuleLine;
     this.lines[at] = { ...line, measures: { ...line.measures, ...rangeOf(module) } };
+  }
+
+  /** Writes another tensor for a norm that goes through otherwise; a run that is stopped before its end writes the source's again. */
+  async replaceCarried(name: string, tensor: Tensor): Promise<void> {
+    await this.carrying.settle();
+    await this.writer.rewriteCarried(name, tensor);
   }
 
   /**

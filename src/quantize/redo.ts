@@ -132,6 +132,12 @@ export function openEarlier(from: string, source: SourceView): CanonicalCheckpoi
         expected: 'a checkpoint that lpq quantize made with --method rtn or gptq',
         hint: 'Quantize the whole model again.',
       });
+    if (provenance.options.tuneNorms === true)
+      throw new LpqError('LPQ_REDO', `the norms of ${from} were trained with its codes`, {
+        got: '--tune-norms',
+        expected: "a checkpoint with the model's own norms",
+        hint: 'Quantize the whole model again.',
+      });
     return checkpoint;
   } catch (error) {
     checkpoint.close();

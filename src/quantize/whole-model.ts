@@ -1,4 +1,5 @@
 import type { NativeRuntime } from '../../native/binding.js';
+import { ops } from '../../native/ops.js';
 import { planSource } from '../model/graph.js';
 import type { ModelGraph } from '../model/program.js';
 import type { QuantizeEvents } from './events.js';
@@ -21,7 +22,7 @@ interface Whole {
   readonly root: string;
 }
 
-/** What a method does to the model as a whole, once all modules are written: their scales, in the place of those. On the first device. */
+/** What a method does to the model as a whole, once all modules are written: their scales, and norms, in the place of those. On the first device. */
 export async function solveWholeModel(
   { rts, graph, source, schemes, root }: Whole,
   { quantizer, calibration, lmHead }: QuantizeRequest,
@@ -38,7 +39,7 @@ export async function solveWholeModel(
       const scheme = schemes.get(name);
       if (scheme) modules.set(name, storedModule(rt, name, [n, k], scheme, written));
     }
-    const { scales, training } = await quantizer.solveModel({
+    const { scales, norms, training } = await quantizer.solveModel({
       ...{ rt, graph, plan: planSource(source), source, modules },
       ...{ sequences: [...sequences, ...further], seen: sequences.length },
       state: new ModelState(root),
@@ -50,8 +51,16 @@ export async function solveWholeModel(
         await progress.rescale(name, { ...(modules.get(name) as QuantizedModule), scales: here });
         here.dispose();
       }
+      for (const [name, made] of norms) {
+        const stored = await source.stored(name);
+        const own = rt.allocate(stored.dtype, stored.shape);
+        ops.cast(rt, made, own);
+        const here = await rt.download(own);
+        await progress.replaceCarried(name, here);
+        for (const tensor of [stored, own, here]) tensor.dispose();
+      }
     } finally {
-      for (const tensor of scales.values()) tensor.dispose();
+      for (const tensor of [...scales.values(), ...norms.values()]) tensor.dispose();
     }
     return training;
   } finally {

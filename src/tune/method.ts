@@ -1,16 +1,20 @@
 import type { Method } from '../quantize/method.js';
 import type { OptionValues } from '../quantize/option.js';
 import { TUNE_OPTION, tuneOptions } from './options.js';
-import { furtherSequences, SCALES_OPTION, scaleOptions } from './scales/options.js';
+import { furtherSequences, NORMS_OPTION, requireScales, SCALES_OPTION, scaleOptions } from './scales/options.js';
 
 export const trainsBlocks = (settings: OptionValues): boolean => tuneOptions(settings) !== undefined;
 export const trainsScales = (settings: OptionValues): boolean => scaleOptions(settings) !== undefined;
 
 /** What the descriptor of a method has whose results can be trained; trained() is its quantizer's other half. */
-export const training: Pick<Method, 'cpuOnly' | 'wholeModel' | 'continues' | 'further' | 'extraNeeds' | 'checkPlan'> & {
+export const training: Pick<
+  Method,
+  'check' | 'cpuOnly' | 'wholeModel' | 'continues' | 'further' | 'extraNeeds' | 'checkPlan'
+> & {
   readonly options: Method['options'];
 } = {
-  options: [TUNE_OPTION, SCALES_OPTION],
+  options: [TUNE_OPTION, SCALES_OPTION, NORMS_OPTION],
+  check: requireScales,
   cpuOnly: (settings) => (trainsBlocks(settings) ? '--tune' : trainsScales(settings) ? '--tune-scales' : undefined),
   wholeModel: (settings) => (trainsScales(settings) ? '--tune-scales' : undefined),
   continues: (settings) => trainsBlocks(settings) || trainsScales(settings),

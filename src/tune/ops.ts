@@ -18,6 +18,16 @@ export const tuneOps = {
   scaleGradient: (rt: NativeRuntime, t: { dw: Tensor; w: Tensor; f: Tensor }, g: Tensor, p: { groupSize: number }) =>
     rt.enqueue('tune_scale_gradient', [t.dw, t.w, t.f, g], [g], p),
 
+  refitGrid: (
+    rt: NativeRuntime,
+    t: { r: Tensor; m: Tensor; level: Tensor; scale: Tensor; zero: Tensor },
+    moved: Tensor,
+    p: { groupSize: number; scaleDtype: string; unit: number; zeros: boolean } & OpParams,
+  ) => rt.enqueue('tune_refit_grid', [t.r, t.m, t.level, t.scale, t.zero], [t.scale, t.zero, moved], p),
+
+  gainGradient: (rt: NativeRuntime, t: { x: Tensor; dy: Tensor; gain: Tensor }, g: Tensor) =>
+    rt.enqueue('tune_gain_gradient', [t.x, t.dy, t.gain, g], [g]),
+
   adam: (
     rt: NativeRuntime,
     t: { f: Tensor; g: Tensor; m: Tensor; v: Tensor },

@@ -11,6 +11,8 @@ export interface TuneOptions {
   readonly damp: number;
   /** How often scales are refit. */
   readonly refits: number;
+  /** Whether zero points and scales of 8 bits are refit, too. */
+  readonly grids: boolean;
   readonly seed: number;
 }
 
@@ -24,6 +26,7 @@ export const TUNE_DEFAULTS: Omit<TuneOptions, 'steps' | 'seed'> = {
   leak: 1,
   damp: 0.05,
   refits: 10,
+  grids: false,
 };
 
 /** Of methods whose codes can be trained. */

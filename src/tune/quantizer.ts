@@ -39,8 +39,8 @@ export function tuned(base: Quantizer, options: TuneOptions): Quantizer {
 }
 
 /** Under names of their own among the options of the method before; `steps` are an option of the command. */
-function recorded({ rate, leak, damp, refits, seed }: TuneOptions): Readonly<Record<string, unknown>> {
-  return { tuneRate: rate, tuneLeak: leak, tuneDamp: damp, tuneRefits: refits, tuneSeed: seed };
+function recorded({ rate, leak, damp, refits, grids, seed }: TuneOptions): Readonly<Record<string, unknown>> {
+  return { tuneRate: rate, tuneLeak: leak, tuneDamp: damp, tuneRefits: refits, tuneGrids: grids, tuneSeed: seed };
 }
 
 /** Puts trained modules in the place of those that the task begins with. */
@@ -79,8 +79,8 @@ async function tuneBlock(task: BlockTask, solved: Map<string, QuantizedModule>, 
       const module = solved.get(name) as QuantizedModule;
       const quality = { ...module.quality, seconds: (module.quality.seconds ?? 0) + seconds };
       const measures = { ...module.measures, tune: { ...training, curve: [...training.curve] } };
-      const made = { ...module, ...target.result(), quality, measures };
-      for (const tensor of [module.codes, module.scales]) tensor.dispose();
+      const made = { ...module, ...(await target.result()), quality, measures };
+      for (const tensor of [module.codes, module.scales, module.zeros]) tensor?.dispose();
       solved.set(name, made);
     }
     await rt.sync();

@@ -75,7 +75,10 @@ export class Tape {
     });
   }
 
-  /** A norm of rows of plan.size; x has one or several rows per token. `gain` replaces its weight. */
+  /**
+   * A norm of rows of plan.size; x has one or several rows per token. `gain` replaces its weight. A gradient under the weight's full name is
+   * given what the norm makes without weight and bias, and the gradient with respect to what it makes.
+   */
   norm(x: Value, plan: NormPlan, gain?: Tensor): Value {
     const { rt } = this;
     const rows = (tensor: Tensor) =>
@@ -86,8 +89,18 @@ export class Tape {
     const normed = apart ? rt.allocate('f32', from.shape) : applyNorm(rt, this.weights, plan, from);
     if (apart && plan.kind === 'layer') ops.layernorm(rt, from, apart, undefined, normed, { eps, offset, turns });
     else if (apart) ops.rmsnorm(rt, from, apart, normed, { eps, offset });
-    const y = this.made(this.keep(normed).view(x.tensor.shape), x.wanted);
+    const sink = apart || plan.turns > 1 ? undefined : this.gradients.get(plan.weight ?? '');
+    const gradient = typeof sink === 'function' ? sink : undefined;
+    const y = this.made(this.keep(normed).view(x.tensor.shape), x.wanted || gradient !== undefined);
     return this.record(y, (dy) => {
+      if (gradient) {
+        const bare = rt.allocate('f32', from.shape);
+        if (plan.kind === 'layer') ops.layernorm(rt, from, undefined, undefined, bare, { eps, offset: 0, turns });
+        else ops.rmsnorm(rt, from, undefined, bare, { eps, offset: 0 });
+        gradient(bare, rows(dy));
+        bare.dispose();
+      }
+      if (!x.wanted) return;
       const { dx, accumulate } = this.into(x);
       const weight = apart ?? (plan.weight === undefined ? undefined : weightOf(this.weights, plan.weight));
       const p = { eps, offset, accumulate };

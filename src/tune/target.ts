@@ -1,4 +1,4 @@
-import { type NativeRuntime, type Tensor, uploadTyped } from '../../native/binding.js';
+import { type NativeRuntime, readTyped, type Tensor, uploadTyped } from '../../native/binding.js';
 import { gptqOps, type SolveInputs } from '../../native/gptq-ops.js';
 import { multiplied } from '../../native/multiplied.js';
 import { ops } from '../../native/ops.js';
@@ -6,6 +6,7 @@ import { groupSizeOf } from '../core/granularity.js';
 import { typeParams } from '../core/quant-type.js';
 import { constantZero } from '../quantize/grid.js';
 import type { QuantizedModule } from '../quantize/result.js';
+import { storedZeros } from '../quantize/stored.js';
 import type { Curvature } from './curvature.js';
 import { tuneOps } from './ops.js';
 
@@ -13,6 +14,17 @@ interface Codes {
   /** f32 [N,K]: points of the grid, and f32 [N,G]: what they are multiplied by. */
   readonly level: Tensor;
   readonly scale: Tensor;
+  /** f32 [N,G]: what is subtracted from them before. */
+  readonly zero: Tensor;
+}
+
+/** How far a target goes, and what else is fit to it. */
+interface TargetStep {
+  readonly rate: number;
+  readonly leak: number;
+  readonly refit: boolean;
+  /** At refits also zero points and scales of 8 bits. */
+  readonly grids?: boolean;
 }
 
 /**
@@ -34,7 +46,6 @@ export class Target {
     private readonly module: QuantizedModule,
     private readonly curvature: Curvature,
     source: Tensor,
-    private readonly zero: Tensor,
     private readonly now: Codes,
   ) {
     const [n, k] = module.shape;
@@ -47,7 +58,8 @@ export class Target {
         Int32Array.from({ length: k }, (_, i) => of(i)),
       );
     [this.group, this.order] = [each((i) => Math.floor(i / size)), each((i) => i)];
-    this.best = { level: rt.allocate('f32', [n, k]), scale: rt.allocate('f32', now.scale.shape) };
+    const grid = () => rt.allocate('f32', now.scale.shape);
+    this.best = { level: rt.allocate('f32', [n, k]), scale: grid(), zero: grid() };
     [this.weight, this.gradient, this.t] = [
       rt.allocate('f32', [n, k]),
       rt.allocate('f32', [n, k]),
@@ -71,7 +83,7 @@ export class Target {
     ops.unpackCodes(rt, module.codes, codes, { bits: scheme.type.bits });
     ops.dequantize(rt, { codes, scales: one }, level, typeParams(scheme.type), { blockN: n, blockK: k, zero: 0 });
     for (const tensor of [codes, one]) tensor.dispose();
-    return new Target(rt, module, curvature, source, z, { level, scale: s });
+    return new Target(rt, module, curvature, source, { level, scale: s, zero: z });
   }
 
   /**
@@ -79,7 +91,7 @@ export class Target {
    * square of a row, less where the gradient was larger before. What it is off the weight by shrinks by `leak` first, so that it
    * does not pile up what no code follows.
    */
-  step({ rate, leak, refit }: { rate: number; leak: number; refit: boolean }): void {
+  step({ rate, leak, refit, grids = false }: TargetStep): void {
     const { rt, gradient, curvature, t, most, now, weight } = this;
     const p = rt.allocate('f32', this.module.shape);
     rt.enqueue('gemm', [gradient, curvature.inverse], [p], multiplied(rt, {}));
@@ -91,28 +103,37 @@ export class Target {
       this.refit();
       this.descend();
     }
+    if (refit && grids && this.movesGrid) {
+      this.refitGrid();
+      this.descend();
+    }
     this.refresh();
   }
 
   /** The codes and scales, as they stand, are the best so far. */
   keep(): void {
-    for (const name of ['level', 'scale'] as const) ops.cast(this.rt, this.now[name], this.best[name]);
+    for (const name of ['level', 'scale', 'zero'] as const) ops.cast(this.rt, this.now[name], this.best[name]);
   }
 
-  /** The codes and scales of the best so far. Its tensors are the caller's. */
-  result(): Pick<QuantizedModule, 'codes' | 'scales'> {
+  /** The codes, scales and zero points of the best so far. Its tensors are the caller's. */
+  async result(): Promise<Pick<QuantizedModule, 'codes' | 'scales' | 'zeros'>> {
     const { rt, module, best } = this;
     const { bits } = module.scheme.type;
     const bytes = this.encode(best.level);
     const codes = rt.allocate('u8', [module.shape[0], Math.ceil((module.shape[1] * bits) / 8)]);
     ops.packCodes(rt, bytes, codes, { bits });
     bytes.dispose();
-    return { codes, scales: this.movesScales ? this.stored(best.scale) : module.scales.view(module.scales.shape) };
+    const kept = (tensor: Tensor) => tensor.view(tensor.shape);
+    const scales = module.scheme.twoLevel ? kept(module.scales) : this.stored(best.scale);
+    if (!module.zeros) return { codes, scales };
+    const zero = await readTyped<Float32Array>(rt, best.zero);
+    const zeros = storedZeros(rt, module.scheme, zero, module.zeros.shape) as Tensor;
+    return { codes, scales, zeros };
   }
 
   dispose(): void {
-    const { weight, gradient, t, most, group, order, zero, now, best } = this;
-    for (const tensor of [weight, gradient, t, most, group, order, zero, ...Object.values(now), ...Object.values(best)])
+    const { weight, gradient, t, most, group, order, now, best } = this;
+    for (const tensor of [weight, gradient, t, most, group, order, ...Object.values(now), ...Object.values(best)])
       tensor.dispose();
   }
 
@@ -122,9 +143,15 @@ export class Target {
     return !scaleDtype.startsWith('f8') && !twoLevel;
   }
 
+  /** What is no real number: zero points, and scales of 8 bits. */
+  private get movesGrid(): boolean {
+    const { scaleDtype, symmetric, twoLevel } = this.module.scheme;
+    return (scaleDtype.startsWith('f8') || !symmetric) && !twoLevel;
+  }
+
   private get problem(): SolveInputs {
-    const { t, curvature, now, zero, group } = this;
-    return { t, matrix: curvature.m, scale: now.scale, zero, group };
+    const { t, curvature, now, group } = this;
+    return { t, matrix: curvature.m, scale: now.scale, zero: now.zero, group };
   }
 
   private descend(): void {
@@ -144,6 +171,22 @@ export class Target {
     this.stored(now.scale).dispose();
   }
 
+  /** Zero points, or scales of 8 bits, one further where the codes fit better so. */
+  private refitGrid(): void {
+    const { rt, module, now, t, curvature } = this;
+    const { scaleDtype, symmetric, granularity, type } = module.scheme;
+    this.refresh();
+    const [error, r] = [rt.allocate('f32', module.shape), rt.allocate('f32', module.shape)];
+    ops.add(rt, this.weight, t, error, { scale: -1 });
+    rt.enqueue('gemm', [error, curvature.m], [r]);
+    const moved = rt.allocate('f64', [1]);
+    tuneOps.refitGrid(rt, { r, m: curvature.m, ...now }, moved, {
+      ...{ groupSize: groupSizeOf(granularity, module.shape[1]), scaleDtype, unit: module.globalScale ?? 1 },
+      ...{ ...typeParams(type), zeros: !symmetric },
+    });
+    for (const tensor of [error, r, moved]) tensor.dispose();
+  }
+
   /** Scales in their dtype; `scale` becomes what they stand for. */
   private stored(scale: Tensor): Tensor {
     const { rt, module } = this;
@@ -161,12 +204,12 @@ export class Target {
   }
 
   private refresh(): void {
-    const { rt, module, zero, now } = this;
+    const { rt, module, now } = this;
     const { scheme, shape } = module;
     const codes = this.encode(now.level);
     ops.dequantize(
       rt,
-      { codes, scales: now.scale, ...(!scheme.symmetric && { zeros: zero }) },
+      { codes, scales: now.scale, ...(!scheme.symmetric && { zeros: now.zero }) },
       this.weight,
       typeParams(scheme.type),
       { blockN: 1, blockK: groupSizeOf(scheme.granularity, shape[1]), zero: constantZero(scheme) },

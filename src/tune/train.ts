@@ -51,7 +51,7 @@ export async function curvatures(
 export async function train(
   trainer: Trainer,
   targets: ReadonlyMap<string, Target>,
-  { steps, rate, leak, refits, seed }: TuneOptions,
+  { steps, rate, leak, refits, grids, seed }: TuneOptions,
 ): Promise<Training> {
   const { task } = trainer;
   const order = trainer.order(seed);
@@ -64,7 +64,12 @@ export async function train(
     await trainer.gradient(order.next().value);
     const done = step + 1;
     const falls = (times: number) => Math.floor((done * times) / steps) !== Math.floor((step * times) / steps);
-    const to = { rate: (rate / steps) * (1 - step / steps), leak: Math.exp(-leak / steps), refit: falls(refits) };
+    const to = {
+      rate: (rate / steps) * (1 - step / steps),
+      leak: Math.exp(-leak / steps),
+      refit: falls(refits),
+      grids,
+    };
     for (const target of targets.values()) target.step(to);
     if (!falls(LOOKS)) continue;
     const look = { step: done, loss: await trainer.loss() };

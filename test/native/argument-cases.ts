@@ -346,6 +346,13 @@ export const trainingCases: readonly ArgumentCase[] = [
     },
     'f',
   ),
+  row('tune_gain_gradient', 'x: f32 3,8; dy: f32 3,8; gain: f32 8; g: f32 8', 'g: f32 8'),
+  row(
+    'tune_refit_grid',
+    'r: f32 3,8; M: f32 8,8; level: f32 3,8; scale: f32 3,2; zero: f32 3,2',
+    'scale: f32 3,2; zero: f32 3,2; moved: f64 1',
+    { ...type, groupSize: 4, scaleDtype: 'f16', zeros: 1 },
+  ),
   row('tune_row_dots', 'x: f32 3,8; y: f32 3,8', 'dots: f64 3'),
 ];
 

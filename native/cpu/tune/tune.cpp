@@ -1,4 +1,4 @@
-// tune_aim, tune_grid, tune_scale_gradient, tune_adam, tune_row_dots.
+// tune_aim, tune_grid, tune_scale_gradient, tune_gain_gradient, tune_adam, tune_row_dots.
 #include "ops/tune.h"
 
 #include <algorithm>
@@ -57,6 +57,24 @@ void scale_gradient(Call& call, Exec& exec) {
   });
 }
 
+// Columns that a worker sums over all rows.
+constexpr int64_t kColumns = 64;
+
+void gain_gradient(Call& call, Exec& exec) {
+  const ops::TuneGainGradient a(call);
+  const int64_t rows = a.x.dim(0), width = a.x.dim(1);
+  const float *x = a.x.data<float>(), *dy = a.dy.data<float>(), *gain = a.gain.data<float>();
+  float* g = a.g.data<float>();
+  exec.pool.for_each((width + kColumns - 1) / kColumns, 1, [&](int64_t part) {
+    const int64_t first = part * kColumns, end = std::min(first + kColumns, width);
+    double sums[kColumns] = {};
+    for (int64_t row = 0; row < rows; ++row)
+      for (int64_t i = first; i < end; ++i)
+        sums[i - first] += static_cast<double>(x[row * width + i]) * static_cast<double>(dy[row * width + i]);
+    for (int64_t i = first; i < end; ++i) g[i] += static_cast<float>(sums[i - first] * static_cast<double>(gain[i]));
+  });
+}
+
 void adam(Call& call, Exec& exec) {
   const ops::TuneAdam a(call);
   float *f = a.f.data<float>(), *g = a.g.data<float>(), *m = a.m.data<float>(), *v = a.v.data<float>();
@@ -90,6 +108,7 @@ void row_dots(Call& call, Exec& exec) {
 LPQ_OP(aim, "tune_aim");
 LPQ_OP(grid, "tune_grid");
 LPQ_OP(scale_gradient, "tune_scale_gradient");
+LPQ_OP(gain_gradient, "tune_gain_gradient");
 LPQ_OP(adam, "tune_adam");
 LPQ_OP(row_dots, "tune_row_dots");
 

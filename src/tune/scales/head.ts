@@ -15,6 +15,8 @@ export interface Head {
   readonly weights: BlockWeights;
   readonly source: BlockWeights;
   readonly gradient?: WeightGradient | undefined;
+  /** Where gradients of the final norm go, by its weight's full name. */
+  readonly norms?: ReadonlyMap<string, WeightGradient>;
 }
 
 /** What next-token distributions are compared with: those of the unquantized model, by what its head reads, f32 [T,K], or the tokens. */
@@ -26,13 +28,13 @@ export type Wanted = Tensor | NextTokens;
  */
 export async function headLoss(
   rt: NativeRuntime,
-  { plan, weights, source, gradient: trained }: Head,
+  { plan, weights, source, gradient: trained, norms = new Map() }: Head,
   h: Tensor,
   target: Wanted,
   gradient: boolean,
 ): Promise<{ readonly sum: number; readonly gradient: Tensor | undefined }> {
   const { finalNorm, projectOut, head, vocab } = plan;
-  const tape = new Tape(rt, weights, new Map(), gradient);
+  const tape = new Tape(rt, weights, norms, gradient);
   const tokens = h.shape[0] as number;
   const sums = rt.allocate('f64', [tokens]);
   try {

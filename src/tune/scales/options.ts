@@ -1,3 +1,4 @@
+import { LpqError } from '../../core/error.js';
 import type { MethodOption, OptionValues } from '../../quantize/option.js';
 
 /** How scales are trained on the model's end; what a checkpoint records of it beside the options of the command. */
@@ -9,6 +10,8 @@ export interface ScaleOptions {
   readonly beta1: number;
   readonly beta2: number;
   readonly seed: number;
+  /** How far a step moves factors of the weights of norms, likewise; undefined: norms stay. */
+  readonly normRate?: number;
 }
 
 export const DEFAULT_SCALE_STEPS = 300;
@@ -35,10 +38,29 @@ export const SCALES_OPTION: MethodOption = {
   bare: DEFAULT_SCALE_STEPS,
 };
 
+/** Largest step of a factor of a norm's weight. */
+const NORM_RATE = 0.002;
+
+export const NORMS_OPTION: MethodOption = {
+  field: 'tuneNorms',
+  flags: '--tune-norms',
+  help: 'with --tune-scales: train the weights of norms, too',
+  takes: 'switch',
+};
+
 /** What the settings of a run ask for; undefined: no training. */
-export function scaleOptions({ tuneScales, seed }: OptionValues): ScaleOptions | undefined {
+export function scaleOptions({ tuneScales, tuneNorms, seed }: OptionValues): ScaleOptions | undefined {
   const steps = Number(tuneScales ?? 0);
-  return steps > 0 ? { ...SCALE_DEFAULTS, steps, seed: Number(seed ?? 0) } : undefined;
+  if (steps <= 0) return undefined;
+  return { ...SCALE_DEFAULTS, steps, seed: Number(seed ?? 0), ...(tuneNorms === true && { normRate: NORM_RATE }) };
+}
+
+/** Throws LPQ_USAGE for norms without the training that theirs is a part of. */
+export function requireScales(settings: OptionValues): void {
+  if (settings.tuneNorms !== true || scaleOptions(settings)) return;
+  throw new LpqError('LPQ_USAGE', '--tune-norms has no effect without --tune-scales', {
+    hint: 'Add --tune-scales, or leave it out.',
+  });
 }
 
 /** Sequences for every step and those held out. */

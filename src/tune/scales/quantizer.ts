@@ -12,9 +12,10 @@ export function withTrainedScales(base: Quantizer, options: ScaleOptions): Quant
 }
 
 /** Under names of their own among the options of the method before; `steps` are an option of the command. */
-function recorded({ rate, warmUp, beta1, beta2, seed }: ScaleOptions): Readonly<Record<string, unknown>> {
+function recorded({ rate, warmUp, beta1, beta2, seed, normRate }: ScaleOptions): Readonly<Record<string, unknown>> {
   return {
     ...{ tuneScalesRate: rate, tuneScalesWarmUp: warmUp, tuneScalesBeta1: beta1, tuneScalesBeta2: beta2 },
     tuneScalesSeed: seed,
+    ...(normRate !== undefined && { tuneNormsRate: normRate }),
   };
 }

@@ -12,6 +12,7 @@ import { type Pass, passBlock } from '../block.js';
 import type { WeightGradient } from '../tape.js';
 import { type Head, headLoss } from './head.js';
 import { keptBlocks } from './kept.js';
+import { normSinks, type TrainedNorm } from './trained-norms.js';
 import type { TrainedScales } from './trained-scales.js';
 
 interface Held {
@@ -25,9 +26,9 @@ function release({ pass, weights }: Held): void {
 }
 
 /**
- * The quantized model with scales in training. A batch goes through it block by block, and back: what blocks are given is kept. The passes
- * of the last blocks are kept, too, as far as there is room (kept.ts). Others are computed again on the way back, so that the weights and
- * the activations of one block are held at a time.
+ * The quantized model with scales, and norms, in training. A batch goes through it block by block, and back: what blocks are given is kept.
+ * The passes of the last blocks are kept, too, as far as there is room (kept.ts). Others are computed again on the way back, so that the
+ * weights and the activations of one block are held at a time.
  */
 export class Student {
   private readonly rt: NativeRuntime;
@@ -39,6 +40,7 @@ export class Student {
     private readonly task: ModelTask,
     private readonly scales: ReadonlyMap<string, TrainedScales>,
     private readonly outer: BlockWeights,
+    private readonly norms: ReadonlyMap<string, TrainedNorm> = new Map(),
   ) {
     this.rt = task.rt;
     // The head does not read what layers of multi-token prediction make.
@@ -139,14 +141,18 @@ export class Student {
   ): Promise<{ readonly sum: number; readonly gradient: Tensor | undefined }> {
     const { rt, task, outer } = this;
     const { name } = task.plan.head;
+    const { weight: final } = task.plan.finalNorm ?? {};
     const weight = this.weightOf(name);
+    const norm = final === undefined ? undefined : await this.norms.get(final)?.weight();
     const weights: BlockWeights = new Map(outer);
     if (weight) weights.set(`${name}.weight`, weight);
-    const head: Head = { plan: task.plan, weights, source: outer, gradient: this.sinks(weights).get(name) };
+    if (norm) weights.set(final as string, norm);
+    const sinks = this.sinks(weights);
+    const head: Head = { plan: task.plan, weights, source: outer, gradient: sinks.get(name), norms: sinks };
     try {
       return await headLoss(rt, head, h, target, gradient);
     } finally {
-      weight?.dispose();
+      for (const tensor of [weight, norm]) tensor?.dispose();
     }
   }
 
@@ -160,6 +166,9 @@ export class Student {
     for (const [name, module] of stored) {
       const weight = this.weightOf(module);
       if (weight) weights.set(name, weight);
+      const norm = await this.norms.get(name)?.weight();
+      weights.get(norm ? name : '')?.dispose();
+      if (norm) weights.set(name, norm);
     }
     return weights;
   }
@@ -170,11 +179,10 @@ export class Student {
   }
 
   private sinks(weights: BlockWeights): Map<string, WeightGradient> {
-    return new Map(
-      [...this.scales].flatMap(([name, scales]) => {
-        const weight = weights.get(`${name}.weight`);
-        return weight ? [[name, (x: Tensor, dy: Tensor) => scales.add(weight, x, dy)] as const] : [];
-      }),
-    );
+    const scales = [...this.scales].flatMap(([name, scale]) => {
+      const weight = weights.get(`${name}.weight`);
+      return weight ? [[name, (x: Tensor, dy: Tensor) => scale.add(weight, x, dy)] as const] : [];
+    });
+    return new Map<string, WeightGradient>([...scales, ...normSinks(this.norms)]);
   }
 }

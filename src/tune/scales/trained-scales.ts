@@ -5,21 +5,10 @@ import { typeParams } from '../../core/quant-type.js';
 import type { QuantizedModule } from '../../quantize/result.js';
 import { dequantizeResult } from '../../quantize/stored.js';
 import { tuneOps } from '../ops.js';
+import { EPSILON, FACTORS, type TrainingStep } from './adam.js';
 
-/** One step of Adam: of all steps the how manyth, and how far it moves the outermost points of a grid, in distances of its points. */
-export interface AdamStep {
-  readonly step: number;
-  readonly rate: number;
-  readonly beta1: number;
-  readonly beta2: number;
-}
-
-/** Far below any gradient that matters, which are of a mean over tokens. */
-const EPSILON = 1e-12;
 /** What a state of the steps is made of. */
 const KEPT = ['f', 'm', 'v', 'best'] as const;
-/** How far a factor can go. */
-const [LEAST, MOST] = [0.25, 4];
 
 /** A module whose scales are trained, as factors f32 [N,G] of those that it has; its codes and zero points are fixed. */
 export class TrainedScales {
@@ -68,11 +57,11 @@ export class TrainedScales {
     dw.dispose();
   }
 
-  /** Against the gradient, which is 0 afterwards. */
-  step(p: AdamStep): void {
+  /** Against the gradient, which is 0 afterwards; `rate`: how far the outermost points of a grid go, in distances of its points. */
+  step(p: TrainingStep): void {
     const { f, g, m, v } = this.state;
     const rate = p.rate / 2 ** (this.module.scheme.type.bits - 1);
-    tuneOps.adam(this.rt, { f, g, m, v }, { ...p, rate, eps: EPSILON, least: LEAST, most: MOST });
+    tuneOps.adam(this.rt, { f, g, m, v }, { ...p, rate, eps: EPSILON, ...FACTORS });
   }
 
   /** The factors are the best so far. */

@@ -106,6 +106,37 @@ test('experts, layers of multi-token prediction, a quantized head, asymmetric gr
   }
 });
 
+test('norms, too: written in the place of the source’s, the same bytes on one thread and on two, and resumed', async () => {
+  const options = { ...SCALE_DEFAULTS, rate: 0.04, steps: 20, seed: 0, normRate: 0.01 };
+  const norms = { quantizer: withTrainedScales(gptqQuantizer(GPTQ_DEFAULTS), options), options: { tuneNorms: true } };
+  const first = path.join(scratch(), 'out');
+  const two = await run(request('llama', first, norms));
+  const plain = await run(request('llama', path.join(scratch(), 'out'), { quantizer: gptqQuantizer(GPTQ_DEFAULTS) }));
+  const names = Object.keys(two.manifest.carried);
+  const changed = names.filter((name) => two.manifest.carried[name] !== plain.manifest.carried[name]);
+  assert.deepEqual(
+    changed,
+    names.filter((name) => /norm/.test(name)),
+  );
+  assert.equal(two.summary.scaleTraining!.norms, changed.length);
+  assert.equal(two.manifest.provenance.options.tuneNormsRate, 0.01);
+  const packed = path.join(scratch(), 'packed');
+  assert.equal((await lpq(['pack', first, '--target', 'tilus', '-o', packed, '--quiet'])).code, 0);
+  const proof = await lpq(['verify', packed, '--against', first, '--quiet']);
+  assert.equal(proof.code, 0, proof.stderr);
+  const output = path.join(scratch(), 'out');
+  const stop = { onModelStep: (step: number) => assert.notEqual(step, 15, 'stopped here') };
+  await assert.rejects(quantizeCheckpoint([createRuntime(1)], request('llama', output, norms), stop), /stopped here/);
+  const resumed = await run(request('llama', output, { ...norms, partial: 'resume' }), 1);
+  assert.deepEqual(resumed.manifest, two.manifest);
+  assert.ok(resumed.bytes.equals(two.bytes));
+  assert.deepEqual(resumed.summary.scaleTraining, two.summary.scaleTraining);
+
+  const from = ['--bits=3', '--group-size=32', '--tune-scales=5', `--from=${first}`];
+  const again = await lpq(['quantize', path.join(ARCHITECTURES, 'llama'), '-o', path.join(scratch(), 'out'), ...from]);
+  assert.match(again.stderr, /LPQ_REDO.*the norms of .* were trained with its codes/);
+});
+
 test('what --tune-scales does not go with is refused by name before anything is computed', async () => {
   const out = () => path.join(scratch(), 'out');
   const tiny = path.join(ARCHITECTURES, 'llama');
@@ -120,6 +151,7 @@ test('what --tune-scales does not go with is refused by name before anything is 
     [/--tune-scales does not take '-1'/, tiny, '--bits=4', '--tune-scales=-1'],
     [/--tune-scales computes on the CPU only/, tiny, '--bits=4', '--device=cuda'],
     [/--tune-scales needs activations, which --stats does not have/, tiny, '--bits=4', '--stats=none'],
+    [/--tune-norms has no effect without --tune-scales/, tiny, '--bits=4', '--tune-scales=0', '--tune-norms'],
     [/--tune-scales does not go with --redo/, tiny, '--bits=4', '--redo=x', '--from=y'],
     [/--tune-scales does not go with --shard/, tiny, '--bits=4', '--shard=0/2'],
     [/--tune-scales does not go with --stream/, 'org/model', '--bits=4', '--stream'],
