@@ -11,7 +11,7 @@ export interface TuneOptions {
   readonly damp: number;
   /** How often scales are refit. */
   readonly refits: number;
-  /** Whether zero points and scales of 8 bits are refit, too. */
+  /** Whether zero points and scales of 8 bits are refit, too: no gain where it was measured (bench/results, cpu-tune-grids). */
   readonly grids: boolean;
   readonly seed: number;
 }
