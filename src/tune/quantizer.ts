@@ -40,7 +40,14 @@ export function tuned(base: Quantizer, options: TuneOptions): Quantizer {
 
 /** Under names of their own among the options of the method before; `steps` are an option of the command. */
 function recorded({ rate, leak, damp, refits, grids, seed }: TuneOptions): Readonly<Record<string, unknown>> {
-  return { tuneRate: rate, tuneLeak: leak, tuneDamp: damp, tuneRefits: refits, ...(grids && { tuneGrids: grids }), tuneSeed: seed };
+  return {
+    tuneRate: rate,
+    tuneLeak: leak,
+    tuneDamp: damp,
+    tuneRefits: refits,
+    ...(grids && { tuneGrids: grids }),
+    tuneSeed: seed,
+  };
 }
 
 /** Puts trained modules in the place of those that the task begins with. */

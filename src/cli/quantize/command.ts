@@ -64,7 +64,7 @@ export function quantizeCommand(program: Command, run: Run): Command {
     )
     .option(
       '--choose-by <measure>',
-      'what they are chosen by: loss (gradients at the end of the model, on the CPU), or error (of modules, scaled by divergences) (default: loss where there are gradients)',
+      'what they are chosen by: loss (gradients at the end of the model, on the CPU), or error (of modules, scaled by divergences; the default)',
     )
     .option('--choose-from <types>', 'choose among these types instead: TYPE or TYPE:GROUP, such as 2:64,3,4,mxfp4');
   engineOptions(command)

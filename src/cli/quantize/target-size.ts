@@ -67,7 +67,7 @@ export async function solveTarget(
     const units = unitsOf(graph, new Set([...plan.keys()].filter((name) => !fixed.has(name))));
     if (units.length === 0) throw new LpqError('LPQ_USAGE', "the recipe's rules fix the bits of every module");
     const model = { rts, source, graph, streamed };
-    const measure = await measureFor(model, by, run);
+    const measure = await measureFor(model, by);
     const schemes = candidates.map(({ scheme }) => scheme);
     const samples = Math.min(SEQUENCES, options.settings.samples);
     const { sequences } = await calibrate({ ...options, settings: { ...options.settings, samples } }, run);

@@ -51,25 +51,22 @@ export async function unitErrors(request: DivergenceRequest, by: ChooseBy, run: 
 }
 
 /**
- * What a model can be measured by: gradients where it has any; else what is left, which a warning says. `wish`: what the user asked for.
- * Throws LPQ_USAGE and LPQ_DEVICE where gradients were asked for and there are none.
+ * What a model is measured by: local errors, or gradients where the user asked for them. Throws LPQ_USAGE and LPQ_DEVICE where there are
+ * none.
  */
 export async function measureFor(
   { rts, source, graph, streamed }: MeasuredModel,
   wish: ChooseBy | undefined,
-  run: Run,
 ): Promise<ChooseBy> {
-  if (wish === 'error') return wish;
+  if (wish !== 'loss') return 'error';
   const { withoutGradient } = await import('../../tune/block.js');
   const device = rts[0]?.device;
-  if (device !== undefined && device !== 'cpu') {
-    if (wish === undefined) return 'error';
+  if (device !== undefined && device !== 'cpu')
     throw new LpqError('LPQ_DEVICE', '--choose-by loss computes on the CPU only', {
       got: device,
       expected: 'cpu',
       hint: 'Use --device cpu, or --choose-by error.',
     });
-  }
   const { blocks } = planSource(source);
   const index = blocks.findIndex((block) => withoutGradient(block) !== undefined);
   const lacking = blocks[index] && withoutGradient(blocks[index]);
@@ -82,11 +79,8 @@ export async function measureFor(
           ? 'going back needs all shards again (--stream)'
           : undefined;
   if (why === undefined) return 'loss';
-  if (wish === 'loss')
-    throw new LpqError('LPQ_USAGE', `--choose-by loss cannot measure ${source.dir}: ${why}`, {
-      expected: 'a model whose operations all have gradients (docs/methods.md)',
-      hint: 'Use --choose-by error.',
-    });
-  run.report.warn(`choosing by local errors, not by gradients of the loss: ${why}`, { lacking: lacking ?? why });
-  return 'error';
+  throw new LpqError('LPQ_USAGE', `--choose-by loss cannot measure ${source.dir}: ${why}`, {
+    expected: 'a model whose operations all have gradients (docs/methods.md)',
+    hint: 'Use --choose-by error.',
+  });
 }
