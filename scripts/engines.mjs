@@ -1,6 +1,6 @@
 // node scripts/engines.mjs: the environments of test/engines, build/engines/vllm (vLLM's build for the CPU, 3 GB) and build/engines/llama
-// (llama.cpp, built of pip's source) and build/engines/gptqmodel beside build/consumers. --only vllm, llama, gptqmodel or consumers makes
-// that one.
+// (llama.cpp, built of pip's source), build/engines/gptqmodel and build/engines/lmdeploy beside build/consumers. --only vllm, llama,
+// gptqmodel, lmdeploy or consumers makes that one.
 // --table runs every engine over every format then (LPQ_TEST_ALL=1), and writes test/engines/expected.json and docs/who-loads-what.md.
 import { spawnSync } from 'node:child_process';
 import path from 'node:path';
@@ -21,6 +21,7 @@ const makers = {
       builders: ['setuptools==84.2.1', 'wheel==0.48.0'],
       env: { BUILD_CUDA_EXT: '0' },
     }),
+  lmdeploy: () => pythonEnvironment(at('build', 'engines', 'lmdeploy'), at('test', 'engines', 'lmdeploy.txt')),
   llama: () => llamaCpp(at('build', 'engines', 'llama'), at('test', 'engines', 'drive_llama.cpp')),
 };
 const wanted = values.only === undefined ? Object.keys(makers) : [values.only];

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { copyFileSync, cpSync, existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { copyFileSync, existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
@@ -8,9 +8,11 @@ import { writeSafetensors } from '../../formats/safetensors/write.js';
 import { loadMix } from '../../src/calibrate/mix.js';
 import { openPrefix } from '../../src/calibrate/prefix.js';
 import { openTokenizer } from '../../src/calibrate/tokenizer.js';
-import { CALIB, lpq, model, root, text } from '../src/cli/lpq.js';
+import { run } from '../engines/directories.js';
+import { CALIB, model, root, text } from '../src/cli/lpq.js';
 import { ARCHITECTURES } from '../src/model/fixtures.js';
 import { writeDecoded } from './expected.js';
+import { isRefused, prepareRefused, type REFUSED } from './refused.js';
 
 /**
  * The programs that lpq packs for, with their own code: transformers validates and loads, compressed-tensors decompresses,
@@ -26,9 +28,9 @@ const skip = existsSync(python)
 interface Case {
   readonly name: string;
   /** A folder of make_sources.py, a small checkpoint of an architecture, or the bundled model. */
-  readonly source: 'llama' | 'gemma2' | 'mixtral' | 'qwen3_5_moe' | 'deepseek_v3' | 'gpt_oss' | 'tiny-llama';
+  readonly source: 'llama' | 'gemma2' | 'mixtral' | 'qwen3_5_moe' | 'deepseek_v3' | 'gpt_oss' | 'gpt2' | 'tiny-llama';
   readonly target: string;
-  readonly how: 'config' | 'transformers' | 'gguf' | 'single_experts';
+  readonly how: 'config' | 'transformers' | 'gguf' | keyof typeof REFUSED;
   readonly options: readonly string[];
   /** Largest relative difference of a weight: f32 products, unless the reader rounds them to f16 (2^-11) or bf16 (2^-8). */
   readonly bound?: number;
@@ -117,41 +119,18 @@ const CASES: readonly Case[] = [
   },
   // What lpq refuses to write, since transformers leaves such experts at random.
   { name: 'gpt-oss', source: 'gpt_oss', target: 'compressed-tensors', how: 'single_experts', options: [] },
+  // As little, since it finds no linear of GPT-2 in compressed-tensors, whichever class the groups name.
+  { name: 'gpt2', source: 'gpt2', target: 'compressed-tensors', how: 'conv1d', options: [] },
   { name: 'gguf', source: 'tiny-llama', target: 'gguf', how: 'gguf', options: ['--bits', '4', '--group-size', '32'] },
   { name: 'gguf-mxfp4', source: 'tiny-llama', target: 'gguf', how: 'gguf', options: ['--dtype', 'mxfp4'] },
 ];
-
-async function run(...args: string[]): Promise<void> {
-  const ran = await lpq([...args, '--quiet']);
-  assert.equal(ran.code, 0, `lpq ${args.join(' ')}\n${ran.stderr}`);
-}
-
-/** Experts of GPT-OSS under a name each: lpq refuses them for every other program, and DIR/NAME is for the reader to see why. */
-async function prepareSingles(dir: string, { name, source }: Case): Promise<void> {
-  const quantized = path.join(dir, `${name}.q`);
-  const from = path.join(ARCHITECTURES, source);
-  await run('quantize', from, '-o', quantized, '--method', 'rtn', '--no-report', '--bits', '4', '--group-size', '32');
-  for (const target of ['gptq', 'awq', 'compressed-tensors']) {
-    const { code, stderr } = await lpq([
-      'pack',
-      quantized,
-      '--target',
-      target,
-      '-o',
-      path.join(dir, `${name}-${target}`),
-    ]);
-    assert.equal(code, 2, stderr);
-    assert.match(stderr, /LPQ_TARGET {2}target \S+ has no names for the experts of /);
-  }
-  cpSync(from, path.join(dir, name), { recursive: true });
-}
 
 /** DIR/NAME as `lpq pack` makes it, and beside it what its readers must find. */
 async function prepare(dir: string, given: Case): Promise<string> {
   const { name, source, target, options, rules, how, ranges, imatrix } = given;
   const known = path.join(ARCHITECTURES, source);
-  if (how === 'single_experts') {
-    await prepareSingles(dir, given);
+  if (isRefused(how)) {
+    await prepareRefused(dir, given, how);
     return known;
   }
   const made = path.join(dir, 'sources', source);
@@ -233,7 +212,7 @@ test("transformers, compressed-tensors and gguf-py read lpq's outputs: configs v
         return;
       }
       assert.deepEqual(result.problems, []);
-      if (how === 'config' || how === 'single_experts') return;
+      if (how === 'config' || isRefused(how)) return;
       assert.ok(result.weights > 0, 'no weight was compared');
       assert.ok(result.relative <= bound, `a weight is ${result.relative} of its size away`);
       if (ranges) {

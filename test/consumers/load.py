@@ -4,7 +4,8 @@
 holds NAME.weight of every quantized linear in f32 (and of the rest), CASES/NAME.logits.safetensors the logits of ids. Prints one
 line of JSON a case: {"name", "problems": [...], "weights": how many were compared, "relative": the largest difference of a weight}.
 `how`: "config" (transformers' AutoConfig alone), "transformers" (from_pretrained, with compressed-tensors), "gguf" (gguf-py),
-"single_experts" (DIRECTORY with a name for each expert, which its class does not read).
+"single_experts" (DIRECTORY with a name for each expert, which its class does not read), "conv1d" (GPT-2 in compressed-tensors, whose linears
+are not found).
 With "source", the unquantized directory, and CASES/NAME.calibration.safetensors, calibrated scales are compared, too: "scales", "scale".
 """
 
@@ -183,6 +184,32 @@ def single_experts(path, result, dtype):
         result["problems"].append(f"transformers finds {absent} in experts that are named one by one: lpq need not refuse to write them")
 
 
+def conv1d(path, result, dtype):
+    """GPT-2's linears as compressed-tensors itself packs them, by groups of either class, [N, K] as of a Linear or [K, N] as GPT-2 stores them."""
+    from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
+
+    plain, weights = AutoConfig.from_pretrained(path).to_dict(), load_file(f"{path}/model.safetensors")
+    linears = [name for name in weights if name.endswith((".c_attn.weight", ".c_proj.weight", ".c_fc.weight"))]
+    scheme = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
+    for target in ("Linear", "Conv1D"):
+        for turned in (True, False):
+            stored = {name: value for name, value in weights.items() if name not in linears}
+            for name in linears:
+                groups = (weights[name].t() if turned else weights[name]).float().unflatten(1, (-1, 32))
+                scale = (groups.abs().amax(-1) / 7).bfloat16()
+                codes = (groups / scale.float()[..., None]).round().clamp(-8, 7).to(torch.int8).flatten(1)
+                stored[f"{name}_packed"], stored[f"{name}_scale"] = pack_to_int32(codes, 4).contiguous(), scale
+                stored[f"{name}_shape"] = torch.tensor(codes.shape)
+            save_file(stored, f"{path}/model.safetensors", metadata={"format": "pt"})
+            group = {"format": "pack-quantized", "targets": [target], "weights": scheme}
+            said = {"quant_method": "compressed-tensors", "format": "pack-quantized", "quantization_status": "compressed"}
+            with open(f"{path}/config.json", "w") as file:
+                json.dump({**plain, "quantization_config": {**said, "ignore": ["lm_head"], "config_groups": {"group_0": group}}}, file)
+            _, told = hf.GPT2LMHeadModel.from_pretrained(path, output_loading_info=True)
+            if not linears or told["missing_keys"] != set(linears):
+                result["problems"].append(f"{target}, turned {turned}: transformers misses {sorted(told['missing_keys'])} of {linears}")
+
+
 def gguf(path, result, dtype):
     from gguf import GGUFReader, dequantize
 
@@ -208,7 +235,7 @@ def main(cases):
     for case in listed:
         result = {"name": case["name"], "problems": [], "weights": 0, "relative": 0.0}
         try:
-            read = {"config": config, "transformers": transformers, "gguf": gguf, "single_experts": single_experts}[case["how"]]
+            read = {"config": config, "transformers": transformers, "gguf": gguf, "single_experts": single_experts, "conv1d": conv1d}[case["how"]]
             model = read(f"{cases}/{case['name']}", result, case["dtype"])
             if "source" in case:
                 ranges(f"{cases}/{case['name']}", result, case["source"], model)

@@ -15,6 +15,8 @@ export interface Format {
   readonly target: string;
   /** Of `lpq quantize`. */
   readonly options: readonly string[];
+  /** Rules of a recipe beside them. */
+  readonly rules?: readonly object[];
   /** Of `lpq pack`. */
   readonly packing?: readonly string[];
   /** vLLM compiles the model by torch.compile, as it does unless told otherwise. */
@@ -85,8 +87,9 @@ const GPTQ = [
 ];
 const FMPQ = ['--method', 'fmpq', '--bits', '4', '--group-size', '128', '--samples', '4', '--seq-len', '128'];
 const [W3A, W4A] = [int(3, 64, '--asym'), int(4, 64, '--asym')];
-// Their kernels read f16 scales.
+// Their kernels read f16 scales; vLLM computes in bf16, and rounds them to it.
 const F16 = [...RTN, '--bits', '4', '--group-size', '64'];
+const FP8 = [...RTN, '--dtype', 'f8e4m3'];
 /** Types of blocks of llama.cpp. */
 const ggml = (bits: number, group: string, ...more: string[]) => [
   ...[...RTN, '--bits', String(bits), '--group-size', group],
@@ -108,6 +111,17 @@ export const FORMATS: readonly Format[] = [
     ...{ name: `${options === W3 ? '3 bits' : '4 bits with zero points'}, compressed-tensors, experts`, options },
     ...{ target: 'compressed-tensors', model: 'tiny-qwen3-moe' as const, engines: /^vLLM/ },
   })),
+  // Attention stays in 16 bits, since vLLM has no kernel for these weights on a CPU and would stop there.
+  ...['compressed-tensors', 'compressed-tensors-w8a8'].map((target) => ({
+    ...{ name: `FP8 weights${target.endsWith('a8') ? ' and activations' : ''} of experts, ${target}`, target },
+    ...{
+      options: FP8,
+      rules: [{ match: 'self_attn', skip: true }],
+      model: 'tiny-qwen3-moe' as const,
+      engines: /^vLLM/,
+    },
+    ...{ rounds: true, ...bfloat16 },
+  })),
   { name: '2 bits, gptq', target: 'gptq', options: W2 },
   { name: '3 bits, gptq', target: 'gptq', options: W3, commit: true },
   { name: '4 bits, gptq', target: 'gptq', options: W4, ...bfloat16, commit: true },
@@ -127,6 +141,9 @@ export const FORMATS: readonly Format[] = [
     ...bfloat16,
     rounds: true,
   },
+  ...['gptq', 'awq', 'compressed-tensors'].map((target) => ({
+    ...{ name: `4 bits, f16 scales, ${target}`, target, options: F16, engines: /^vLLM/, ...bfloat16 },
+  })),
   { name: '3 bits, sm90', target: 'sm90', options: W3, commit: true },
   { name: '3 bits, sm90, by torch.compile', target: 'sm90', options: W3, compiled: true, ...VLLM },
   { name: '3 bits, gptq, by torch.compile', target: 'gptq', options: W3, compiled: true, ...VLLM },
@@ -177,6 +194,7 @@ export const FORMATS: readonly Format[] = [
     ['marlin', 'Granite MoE', 'granitemoe'],
     ['tilus', 'Qwen2-MoE', 'qwen2_moe'],
     ['sm90', 'GPT-OSS', 'gpt_oss'],
+    ['sm90', 'GPT-2', 'gpt2'],
   ].map(([target, name, kind]) => ({
     ...{ name: `4 bits, ${target}, ${name}`, target: target!, options: target === 'marlin' ? RANDOM : SEES },
     ...{ model: `fixture ${kind}` as const, ...OTHERS },
@@ -188,6 +206,8 @@ export const FORMATS: readonly Format[] = [
     model: 'fixture qwen3_vl',
     ...OTHERS,
   },
+  // Its linears are Conv1D, which GPTQModel reads, and no reader of the other formats.
+  { name: '4 bits, gptq, GPT-2', target: 'gptq', options: SEES, model: 'fixture gpt2', engines: /^GPTQModel/ },
   { name: 'q4_0', target: 'gguf', options: ggml(4, '32'), commit: true },
   { name: 'q4_1', target: 'gguf', options: ggml(4, '32', '--asym') },
   { name: 'q5_0', target: 'gguf', options: ggml(5, '64') },

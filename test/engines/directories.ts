@@ -108,8 +108,12 @@ export async function directoryOf(format: Format, dir: string): Promise<string |
   const source = await sourceOf(format, dir);
   if (!source) return undefined;
   const named = (name: string) => path.join(dir, name.replace(/[^\w]+/g, '-'));
-  const quantized = named(`${format.model ?? 'tiny'} ${format.options.join(' ')}`);
-  if (!existsSync(quantized)) await run('quantize', source, '-o', quantized, '--no-report', ...format.options);
+  const rules = format.rules ? JSON.stringify({ rules: format.rules }) : '';
+  const quantized = named(`${format.model ?? 'tiny'} ${format.options.join(' ')} ${rules}`);
+  const recipe = rules ? ['--recipe', `${quantized}.json`] : [];
+  if (rules) writeFileSync(`${quantized}.json`, rules);
+  if (!existsSync(quantized))
+    await run('quantize', source, '-o', quantized, '--no-report', ...format.options, ...recipe);
   const packed = named(format.name);
   if (existsSync(packed)) return packed;
   const searched = format.target.startsWith('gguf-') ? ['--source', source] : [];

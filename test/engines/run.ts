@@ -43,7 +43,9 @@ const [WINDOW, WINDOWS] = [64, 16];
 const TEXT = path.join(root, 'share', 'text', 'books-valid.txt');
 
 /** The Python of an engine, or why there is none. */
-export function pythonOf(engine: Engine): { python: string } | { skip: string } {
+export function pythonOf(
+  engine: Pick<Engine, 'name' | 'environment' | 'variable'>,
+): { python: string } | { skip: string } {
   const python =
     process.env[engine.variable] ?? path.join(root, 'build', ...engine.environment.split('/'), 'bin', 'python');
   if (existsSync(python)) return { python };
