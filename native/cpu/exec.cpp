@@ -73,13 +73,10 @@ void ThreadPool::work(int worker) {
       lock.unlock();
       spin([&] { return generation_.load(std::memory_order_relaxed) != seen; });
       lock.lock();
+      if (!loop_) seen = generation_;  // it ended before this thread looked
     }
-    wake_.wait(lock, [&] { return stop_ || generation_ != seen; });
+    wake_.wait(lock, [&] { return stop_ || (loop_ && generation_ != seen); });
     if (stop_) return;
-    if (!loop_) {  // it ended before this thread woke: look for the next one, or short loops would never be shared
-      seen = generation_;
-      continue;
-    }
     seen = generation_;
     Loop* loop = loop_;
     ++loop->running;
