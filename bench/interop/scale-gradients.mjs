@@ -43,7 +43,7 @@ for (const [name, each] of scales) {
   const weight = each.weight();
   await rt.sync();
   tensors.push({ name: `${name}.weight`, dtype: 'F32', shape: weight.shape, data: weight });
-  tensors.push({ name: `${name}.gradient`, dtype: 'F32', shape: each.gradient.shape, data: each.gradient });
+  tensors.push({ name: `${name}.gradient`, dtype: 'F32', shape: each.factors.g.shape, data: each.factors.g });
 }
 tensors[0].data = fromTyped('i32', tensors[0].shape, ids);
 tensors[1].data = fromTyped('f32', [1], tensors[1].data);

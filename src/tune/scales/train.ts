@@ -53,7 +53,7 @@ export async function trainScales(task: ModelTask, options: ScaleOptions): Promi
     const at: Standing = { step: 0, tokens: 0, curve: [] };
     await task.state?.load(async ({ note, tensor }) => {
       Object.assign(at, JSON.parse(note));
-      for (const [name, each] of parts()) each.restore(name, tensor);
+      for (const [name, each] of parts()) each.factors.restore(name, tensor);
       await rt.sync();
     });
     if (at.curve.length === 0) at.curve.push({ step: 0, loss: await judge(), training: null });
@@ -62,9 +62,13 @@ export async function trainScales(task: ModelTask, options: ScaleOptions): Promi
       const least = Math.min(...at.curve.map(({ loss }) => loss));
       const loss = await judge();
       at.curve.push({ step: at.step, loss, training });
-      if (loss < least) for (const [, each] of parts()) each.keep();
+      if (loss < least) for (const [, each] of parts()) each.factors.keep();
       await rt.sync();
-      await task.state?.save(at.step, new Map(parts().flatMap(([name, each]) => each.saved(name))), JSON.stringify(at));
+      await task.state?.save(
+        at.step,
+        new Map(parts().flatMap(([name, each]) => each.factors.saved(name))),
+        JSON.stringify(at),
+      );
     });
     const made = new Map([...scales].map(([name, each]) => [name, each.result()]));
     const { curve, tokens } = at;
@@ -133,7 +137,7 @@ async function descend(
       at.step++;
       const now = { step: at.step, beta1, beta2 };
       for (const each of scales.values()) each.step({ ...now, rate: rate * share });
-      for (const each of norms.values()) each.step({ ...now, rate: normRate * share });
+      for (const each of norms.values()) each.factors.step({ ...now, rate: normRate * share });
       if (Math.floor((at.step * looks) / steps) === Math.floor(((at.step - 1) * looks) / steps)) continue;
       await onLook(sum / since);
       [sum, since] = [0, 0];

@@ -4,14 +4,11 @@ import type { ModelPlan, NormPlan } from '../../model/plan.js';
 import type { WeightSource } from '../../model/source.js';
 import { tuneOps } from '../ops.js';
 import type { WeightGradient } from '../tape.js';
-import { EPSILON, FACTORS, type TrainingStep } from './adam.js';
-
-/** What a state of the steps is made of. */
-const KEPT = ['f', 'm', 'v', 'best'] as const;
+import { Factors } from './factors.js';
 
 /** A norm whose weight f32 [C] is trained, as factors of what it multiplies by (weight + offset). */
 export class TrainedNorm {
-  private readonly state: Record<'f' | 'g' | 'm' | 'v' | 'best', Tensor>;
+  readonly factors: Factors;
   private readonly gain: Tensor;
 
   private constructor(
@@ -22,14 +19,13 @@ export class TrainedNorm {
     private readonly offset: number,
   ) {
     const shape = [values.length];
-    const make = (value: number) => uploadTyped(rt, 'f32', shape, new Float32Array(values.length).fill(value));
     this.gain = uploadTyped(
       rt,
       'f32',
       shape,
       values.map((value) => value + offset),
     );
-    this.state = { f: make(1), g: make(0), m: make(0), v: make(0), best: make(1) };
+    this.factors = new Factors(rt, shape);
   }
 
   static async begin(rt: NativeRuntime, source: WeightSource, plan: NormPlan): Promise<TrainedNorm> {
@@ -44,50 +40,22 @@ export class TrainedNorm {
 
   /** The weight now, as it is stored. The caller disposes of it. */
   weight(): Promise<Tensor> {
-    return this.made(this.state.f);
+    return this.made(this.factors.f);
   }
 
   /** The best weight, as it is stored; undefined: the source's. The caller disposes of it. */
   async result(): Promise<Tensor | undefined> {
-    const factors = await readTyped<Float32Array>(this.rt, this.state.best);
-    return factors.every((factor) => factor === 1) ? undefined : this.made(this.state.best);
+    const factors = await readTyped<Float32Array>(this.rt, this.factors.best);
+    return factors.every((factor) => factor === 1) ? undefined : this.made(this.factors.best);
   }
 
   /** Adds to the gradient, of what the norm makes without its weight and the gradient with respect to what it makes. */
   add(x: Tensor, dy: Tensor): void {
-    tuneOps.gainGradient(this.rt, { x, dy, gain: this.gain }, this.state.g);
-  }
-
-  /** Against the gradient, which is 0 afterwards; `rate`: how far a factor goes at most. */
-  step({ step, rate, beta1, beta2 }: TrainingStep): void {
-    const { f, g, m, v } = this.state;
-    tuneOps.adam(this.rt, { f, g, m, v }, { step, rate, beta1, beta2, eps: EPSILON, ...FACTORS });
-  }
-
-  keep(): void {
-    ops.cast(this.rt, this.state.f, this.state.best);
-  }
-
-  saved(name: string): [string, Tensor][] {
-    return KEPT.map((each) => [`${name}.${each}`, this.state[each]]);
-  }
-
-  restore(name: string, tensor: (name: string) => Tensor): void {
-    for (const each of KEPT) {
-      const from = tensor(`${name}.${each}`);
-      const here = this.rt.upload(from);
-      ops.cast(this.rt, here, this.state[each]);
-      for (const one of [here, from]) one.dispose();
-    }
-  }
-
-  /** The gradient f32 [C] with respect to the factors, so far. */
-  get gradient(): Tensor {
-    return this.state.g;
+    tuneOps.gainGradient(this.rt, { x, dy, gain: this.gain }, this.factors.g);
   }
 
   dispose(): void {
-    for (const tensor of [this.stored, this.gain, ...Object.values(this.state)]) tensor.dispose();
+    for (const each of [this.stored, this.gain, this.factors]) each.dispose();
   }
 
   /** A factor of 1 keeps the weight to the bit. */

@@ -58,7 +58,7 @@ for (const name of ['llama', 'gemma2', 'cohere', 'gemma4_text', 'qwen3', 'gpt2']
 
     // Along the gradient of a module the mean over tokens changes by its norm a unit; bounds as of blocks (block.test.ts).
     for (const [each, module] of modules) {
-      const gradient = typed(scales.get(each)!.gradient).slice();
+      const gradient = typed(scales.get(each)!.factors.g).slice();
       const norm = Math.sqrt(gradient.reduce((all, g) => all + g * g, 0));
       assert.ok(norm > 0, each);
       const step = Math.min(0.02, (3e-3 * sum) / 49 / norm);
@@ -71,7 +71,7 @@ for (const name of ['llama', 'gemma2', 'cohere', 'gemma4_text', 'qwen3', 'gpt2']
       assert.ok(Math.abs(slope - norm) <= 1e-2 * norm, `${each}: ${slope}, not ${norm}`);
     }
     for (const [each, trained] of norms) {
-      const gradient = typed(trained.gradient).slice();
+      const gradient = typed(trained.factors.g).slice();
       const norm = Math.sqrt(gradient.reduce((all, g) => all + g * g, 0));
       assert.ok(norm > 0, each);
       const step = Math.min(0.02, (3e-3 * sum) / 49 / norm);
