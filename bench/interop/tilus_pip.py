@@ -1,12 +1,13 @@
 """Products of pip's tilus 0.2 on a GPU, by the kernel of its own example, beside cuBLAS.
 
-    python bench/interop/tilus_pip.py matmul_a16wx.py [--types i4,f6e3m2] [--shapes 4096x4096] [--m 1,16] [--seconds 200]
+    python bench/interop/tilus_pip.py matmul_a16wx.py [--types i4,u4,f6e3m2] [--shapes 4096x4096] [--m 1,16] [--seconds 200]
 
 Needs torch with CUDA, nvcc, tilus==0.2 and apache-tvm-ffi (bench/interop/tilus_pip.sh installs both without a network), and the file
-examples/quantization/matmul_a16wx.py of https://github.com/NVIDIA/tilus, tag v0.2.0. f16 activations, groups of 128, symmetric integers and
-floats. Its autotuner tries the example's 90 configurations at the first call. Weights rotate among copies that exceed the L2 cache eight
-times, as in `lpq bench tilus`; the median of 9 replays of a CUDA graph counts. A line of JSON for each product: microseconds, the seconds that
-tuning took, and the largest error relative to the largest result.
+examples/quantization/matmul_a16wx.py of https://github.com/NVIDIA/tilus, tag v0.2.0. f16 activations, groups of 128, integers without zero
+points and floats. The example refuses unsigned types, which its kernels take: they get its kernels, and positive weights. Its autotuner tries
+the example's 90 configurations at the first call. Weights rotate among copies that exceed the L2 cache eight times, as in `lpq bench tilus`;
+the median of 9 replays of a CUDA graph counts. A line of JSON for each product: microseconds, the seconds that tuning took, and the largest
+error relative to the largest result.
 """
 
 import argparse
@@ -33,14 +34,31 @@ example.QuantizedMatmul.debug_schedule = None  # which would stand for all 90
 import tilus  # noqa: E402  after the example, which imports it
 from tilus.hidet.ir import dtypes  # noqa: E402
 
-NAMES = {"i8": "int8", "f8e4m3": "float8_e4m3", "f8e5m2": "float8_e5m2"}
+NAMES = {"i8": "int8", "u8": "uint8", "f8e4m3": "float8_e4m3", "f8e5m2": "float8_e5m2"}
 
 
 def dtype_of(name: str):
-    """i4 is tilus' int4b, f6e3m2 its float6_e3m2."""
+    """i4 is tilus' int4b, u4 its uint4b, f6e3m2 its float6_e3m2."""
     bits, rest = name[1], name[2:]
-    own = NAMES.get(name, f"int{bits}b" if name[0] == "i" else f"float{bits}_{rest}")
+    kinds = {"i": f"int{bits}b", "u": f"uint{bits}b", "f": f"float{bits}_{rest}"}
+    own = NAMES.get(name, kinds[name[0]])
     return getattr(tilus, own, None) or getattr(dtypes, own)
+
+
+def layer_of(name: str, k: int, n: int):
+    """The example's linear [n,k]; of an unsigned type it is made as one of a signed type, whose kernels and codes are replaced."""
+    unsigned = name[0] == "u"
+    signed = f"i{max(2, int(name[1]))}" if unsigned else name
+    layer = example.QuantizedLinear(tilus.float16, dtype_of(signed), GROUP, k, n).cuda()
+    if unsigned:
+        dtype = dtype_of(name)
+        both = dict(weight_tile=layer.weight_tile, a_dtype=tilus.float16, b_dtype=dtype)
+        layer.w_dtype = dtype
+        layer.change_layout_kernel = example.QuantizedMatmulChangeLayout(**both)
+        layer.quantized_matmul_kernel = example.QuantizedMatmul(**both, group_size=GROUP)
+        codes = torch.empty(k * n * dtype.nbits // 8, dtype=torch.uint8, device="cuda")
+        layer.quantized_weight = torch.nn.Parameter(codes, requires_grad=False)
+    return layer
 
 
 def graph_microseconds(launch, products: int) -> float:
@@ -101,8 +119,9 @@ for name in args.types.split(","):
                 print(json.dumps(dict(type=name, k=k, n=n, m=m, skipped="out of time")), flush=True)
                 continue
             if layer is None:
-                layer = example.QuantizedLinear(tilus.float16, dtype_of(name), GROUP, k, n).cuda()
-                weight = ((torch.rand(k, n, device="cuda") - 0.5) / k**0.5).half()
+                layer = layer_of(name, k, n)
+                least = 0.0 if name[0] == "u" else 0.5
+                weight = ((torch.rand(k, n, device="cuda") - least) / k**0.5).half()
                 layer.load_and_quantize(weight.T.contiguous())
             try:
                 print(json.dumps(measured(name, k, n, m, layer, {"w": weight})), flush=True)
