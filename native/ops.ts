@@ -309,6 +309,15 @@ export const ops = {
       symmetric: out.zeros === undefined,
     }),
 
+  /** y = x f32 [T,K] as numbers of a type of few bits, times scales of neighbours; y may be x. */
+  roundInputs: (
+    rt: NativeRuntime,
+    x: Tensor,
+    y: Tensor,
+    type: OpParams,
+    p: { groupSize: number; scaleDtype: DType; global?: number },
+  ) => rt.enqueue('round_inputs', [x], [y], { ...type, ...p }),
+
   /**
    * The scales of each row (f32 [N,G], in place) as one number times whole factors, -15 to 16: those nearest in the metric of the weight's
    * squares w [N,K], times the diagonal of M [K,K] if there is one; group I32 [K].

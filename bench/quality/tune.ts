@@ -5,7 +5,7 @@
  *   node dist/bench/quality/tune.js [--model DIR] --rows "W4 g128 sym,W2 g64 asym" --seeds 0,1 [--steps 200] [--scales 300]
  *     [--base rtn] [--set rate=2,leak=0.5] [--set-scales rate=0.05] [--text FILE] [--threads N] [--choose] [--json FILE]
  *
- * Rows mxfp4 and nvfp4 are of those types. --base: the method that is trained (gptq); with --steps 0 it stays as it is.
+ * Rows mxfp4 and nvfp4 are of those types; 'mxfp4 a4' and 'nvfp4 a4' round inputs to them, too. --base: the method that is trained (gptq); with --steps 0 it stays as it is.
  * --choose: perplexity on `unused` alone. --scales: steps on the scales, on fresh windows of the calibration text; all of it, but with
  * --choose for `unused`, which then is what no run was given. --text: perplexity of the first 60,000 bytes of another text, too.
  */
@@ -13,17 +13,21 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { parseArgs } from 'node:util';
-import { openSource } from '../../formats/canonical/source.js';
+import { openSource, SourceCheckpoint } from '../../formats/canonical/source.js';
 import { createRuntime } from '../../native/binding.js';
 import { bundledCalibration, shareDirectory } from '../../src/calibrate/bundled.js';
 import { loadCalibration } from '../../src/calibrate/text.js';
 import { openTokenizer } from '../../src/calibrate/tokenizer.js';
+import type { InputTypeName } from '../../src/core/input-type.js';
 import { perplexity, textPerplexity } from '../../src/eval/perplexity.js';
 import { GPTQ_DEFAULTS } from '../../src/gptq/options.js';
 import { gptqQuantizer } from '../../src/gptq/quantizer.js';
 import { openModel } from '../../src/model/graph.js';
+import { planQuantization } from '../../src/quantize/plan.js';
 import type { Quantizer } from '../../src/quantize/quantizer.js';
-import { type ModuleLine, quantizeCheckpoint } from '../../src/quantize/run.js';
+import { observeRanges } from '../../src/quantize/ranges.js';
+import { roundedInputs } from '../../src/quantize/rounded-inputs.js';
+import { type ModuleLine, type QuantizeRequest, quantizeCheckpoint } from '../../src/quantize/run.js';
 import { schemeFromOptions } from '../../src/quantize/scheme.js';
 import { rtnQuantizer } from '../../src/rtn/quantizer.js';
 import { TUNE_DEFAULTS, type TuneOptions } from '../../src/tune/options.js';
@@ -70,9 +74,26 @@ const pairs = (text: string) =>
 const set = pairs(values.set) as Partial<TuneOptions>;
 const setScales = pairs(values['set-scales']) as Partial<ScaleOptions>;
 
+const FLOATS = /^(mxfp4|nvfp4)( a4)?$/;
+
+/** What linears read in a row of 4-bit activations, and the ranges that NVFP4's scales are of. */
+async function inputsOf(row: string, sequences: readonly Int32Array[]): Promise<Partial<QuantizeRequest>> {
+  const [, type, rounds] = FLOATS.exec(row) ?? [];
+  if (rounds === undefined) return {};
+  const source = SourceCheckpoint.open(model);
+  try {
+    const graph = openModel(source);
+    const plan = planQuantization(graph, { scheme: schemeOf(row), rules: [], lmHead: false });
+    const ranges = await observeRanges(rt, source, graph, { sequences, cache: false, inputs: new Set(plan.keys()) });
+    return { ranges, activations: roundedInputs(plan, type as InputTypeName, ranges.inputs) };
+  } finally {
+    source.close();
+  }
+}
+
 function schemeOf(row: string) {
-  const float = /^(mxfp4|nvfp4)$/.exec(row);
-  if (float) return schemeFromOptions({ dtype: row });
+  const float = FLOATS.exec(row)?.[1];
+  if (float) return schemeFromOptions({ dtype: float });
   const [width, group, grid] = row.split(' ') as [string, string, string];
   return schemeFromOptions({ bits: Number(width.slice(1)), groupSize: Number(group.slice(1)), asym: grid === 'asym' });
 }
@@ -123,6 +144,7 @@ async function run(row: string, seed: number) {
       lmHead: false,
       options: {},
       version: 'bench',
+      ...(await inputsOf(row, sequences)),
     },
     { onModule: (line) => lines.push(line) },
   );

@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { INPUT_TYPE_NAMES } from '../../src/core/input-type.js';
 import { kvSchemeSchema } from '../kv/schema.js';
 
 /**
@@ -89,6 +90,8 @@ export const moduleSchema = z.strictObject({
   activations: activationsSchema.optional(),
   /** The largest magnitude of the linear's input, an f32, over the calibration text in the unquantized model; for static scales of activations. */
   inputMost: z.number().positive().optional(),
+  /** The linear's input is rounded to this type (--input-dtype). */
+  inputType: z.enum(INPUT_TYPE_NAMES).optional(),
   /** dtype that the weight had in the source. */
   sourceDtype: z.string(),
   /** The source stores the weight as [K, N] (Conv1D of GPT-2): shape, codes and scales are those of its transpose. */

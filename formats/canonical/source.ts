@@ -2,6 +2,7 @@ import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { createRuntime, type NativeRuntime, type Tensor } from '../../native/binding.js';
 import { LpqError } from '../../src/core/error.js';
+import type { ActivationForm } from '../../src/model/source.js';
 import { readRegularText } from '../directory/read-file.js';
 import { allowsRequantizing, DecodedTensors } from '../foreign/decoded.js';
 import { FloatView } from '../foreign/floats.js';
@@ -159,6 +160,14 @@ export class CanonicalSource {
     const module = this.moduleOf(name);
     if (module === undefined) return floatTensor(this.checkpoint.weights, name);
     return dequantizeModule(this.runtime, this.checkpoint, module);
+  }
+
+  /** What a module reads whose input is rounded; src/model/source.ts says what it is. */
+  reads(name: string): ActivationForm | undefined {
+    const module = this.moduleOf(name);
+    if (module === undefined) return undefined;
+    const { inputType, inputMost } = this.checkpoint.module(module);
+    return inputType && { rounded: { type: inputType, ...(inputMost !== undefined && { most: inputMost }) } };
   }
 
   /** What W4Ax multiplies with, for a module that reads codes; src/model/source.ts says what it is. */

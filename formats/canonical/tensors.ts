@@ -1,4 +1,5 @@
 import { groupCount } from '../../src/core/granularity.js';
+import { INPUT_TYPES } from '../../src/core/input-type.js';
 import { quantType } from '../../src/core/quant-type.js';
 import type { SafetensorsDtype } from '../safetensors/dtypes.js';
 import type { TensorSpec } from '../safetensors/header.js';
@@ -78,6 +79,13 @@ export function declarationProblem(module: ModuleDeclaration): { path: string; w
         path: 'activations',
         what: `they need weight groups of 128 columns, not blocks of [${blockN}, ${blockK}]`,
       };
+  }
+  const { inputType, inputMost } = module;
+  if (inputType) {
+    const { block, calibrated } = INPUT_TYPES[inputType];
+    if (k % block !== 0) return { path: 'inputType', what: `blocks of ${block} channels do not divide K = ${k}` };
+    if (calibrated && inputMost === undefined) return { path: 'inputType', what: `${inputType} needs inputMost` };
+    if (activations) return { path: 'inputType', what: 'it does not go with activations' };
   }
   const { twoLevel, dtype, global } = module.scales;
   if (twoLevel && (module.type !== 'i4' || module.zeros.kind !== 'none' || module.sparsity !== 'none'))

@@ -1,5 +1,5 @@
-// rtn, pack_codes, unpack_codes, dequantize, prune_magnitude, two_level_scales, group_energy, and what scales are
-// stored as.
+// rtn, round_inputs, pack_codes, unpack_codes, dequantize, prune_magnitude, two_level_scales, group_energy, and what
+// scales are stored as.
 #pragma once
 #include "ops/arguments.h"
 
@@ -65,6 +65,25 @@ struct Rtn : Arguments {
     require(!given || (symmetric && type.kind == QuantType::Kind::integer && dtype_bytes(scales.dtype) > 1),
             "given scales are floats of symmetric integers");
     require(symmetric || type.kind == QuantType::Kind::integer, "only integers have asymmetric grids");
+    done();
+  }
+};
+
+// y f32 [T,K] = x f32 [T,K] (in place, too) as symmetric numbers of the type times scales of `groupSize` neighbours,
+// stored as `scaleDtype`, as rtn chooses them; `global` (1): the second level of e4m3 scales, which is given. What a
+// linear reads whose activations have few bits. Fails with LPQ_NATIVE_NUMERICS for NaN and infinity.
+struct RoundInputs : Arguments {
+  QuantType type = quant_type();
+  const Tensor& x = input("x", {f32}, {-1, -1});
+  int64_t length = integer("groupSize"), groups = groups_along(x.dim(1), length);
+  DType dtype = dtype_from_name(text("scaleDtype"));
+  float global = real("global", 1);
+  const Tensor& y = output("y", {f32}, x.shape);
+
+  explicit RoundInputs(const Call& call) : Arguments(call, "round_inputs") {
+    require(global == 1 || dtype == f8_e4m3, "only e4m3 scales have a second level");
+    require(global > 0 && global <= 3.0e38f, "the second level is positive and finite");
+    require(type.is_signed, "inputs have signs");
     done();
   }
 };

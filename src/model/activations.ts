@@ -1,5 +1,7 @@
 import { allocate, fromTyped, type NativeRuntime, type Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
+import { INPUT_TYPES, secondLevel } from '../core/input-type.js';
+import { typeParams } from '../core/quant-type.js';
 import type { LinearPlan } from './plan.js';
 import type { BlockWeights } from './program.js';
 import type { ActivationForm, MixedWeight } from './source.js';
@@ -20,10 +22,17 @@ function codesOf(rt: NativeRuntime, x: Tensor, form: MixedWeight['form']): { cod
   return { codes, scales };
 }
 
-/** x f32 [T,K] as a linear of this form reads it, gathered and rounded to its codes: a new tensor. */
+/** x f32 [T,K] as a linear of this form reads it, gathered, or rounded to its codes or its type: a new tensor. */
 export function asRead(rt: NativeRuntime, x: Tensor, form: ActivationForm): Tensor {
   const read = rt.allocate('f32', x.shape);
-  const { blocks } = form;
+  const { blocks, rounded } = form;
+  if (rounded) {
+    const own = INPUT_TYPES[rounded.type];
+    const { block, scaleDtype } = own;
+    const p = { groupSize: block, scaleDtype, global: secondLevel(own, rounded.most) };
+    ops.roundInputs(rt, x, read, typeParams(own.type), p);
+    return read;
+  }
   if (blocks) {
     const { codes, scales } = codesOf(rt, x, { ...form, blocks });
     ops.dequantizeActivations(rt, { codes, scales }, read);

@@ -5,7 +5,7 @@ import type { Architecture } from './architecture.js';
 import { knownArchitecture } from './architectures/index.js';
 import { asNamed } from './named.js';
 import { settingsOf } from './settings.js';
-import type { KvForm, MixedWeight, WeightSource } from './source.js';
+import type { ActivationForm, KvForm, MixedWeight, WeightSource } from './source.js';
 import type { FusedExpertsTable } from './tables/experts.js';
 
 /** Where one expert's matrix [N, K] or bias [N] lies in the tensor of all experts. */
@@ -165,6 +165,10 @@ class SplitExperts implements ExpertSource {
 
   packed(name: string): ReturnType<NonNullable<WeightSource['packed']>> {
     return this.source.packed?.(name);
+  }
+
+  reads(name: string): ActivationForm | undefined {
+    return this.source.reads?.(name);
   }
 
   mixed(name: string): Promise<MixedWeight> | undefined {

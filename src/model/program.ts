@@ -106,7 +106,7 @@ export interface BlockState {
 export type BlockWeights = Map<string, Tensor> & {
   packed?: Map<string, PackedWeight>;
   mixed?: Map<string, MixedWeight>;
-  activations?: ReadonlyMap<string, ActivationForm>;
+  activations?: Map<string, ActivationForm>;
   joined?: Map<string, JoinedLinear>;
   banded?: Map<string, Tensor>;
   kv?: KvForm;

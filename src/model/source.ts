@@ -1,5 +1,6 @@
 import type { KvScheme } from '../../formats/kv/scheme.js';
 import type { Tensor } from '../../native/binding.js';
+import type { InputTypeName } from '../core/input-type.js';
 import type { PackedWeight } from './kernels/kernel.js';
 
 export type { KvScheme } from '../../formats/kv/scheme.js';
@@ -31,13 +32,15 @@ export interface WeightSource extends WeightShapes {
    * caller disposes of its tensors.
    */
   packed?(name: string): PackedWeight | undefined | Promise<PackedWeight | undefined>;
+  /** How a linear reads its input if that is rounded; `name`: of its weight. */
+  reads?(name: string): ActivationForm | undefined;
   /** What W4Ax multiplies with instead of NAME.weight, for modules whose activations are quantized too. The caller disposes of its tensors. */
   mixed?(name: string): Promise<MixedWeight> | undefined;
   /** How the cache of keys and values is quantized. */
   readonly kv?: KvForm | undefined;
 }
 
-/** What a linear reads in W4Ax instead of its input x [T,K]. */
+/** What a linear reads instead of its input x [T,K]. */
 export interface ActivationForm {
   /** [K]: column j of the weight multiplies channel order[j] of x; absent: j. */
   readonly order?: Int32Array;
@@ -46,6 +49,8 @@ export interface ActivationForm {
    * reach; absent: x is gathered, not quantized.
    */
   readonly blocks?: { readonly bits: Uint8Array; readonly clip: Float32Array };
+  /** Where x is rounded to a type of few bits; `most`: its largest magnitude, for types with calibrated scales. */
+  readonly rounded?: { readonly type: InputTypeName; readonly most?: number };
 }
 
 /** A weight for ops.gemmW4ax: codes I8 [N,K], scales f32 [N,K/128], columns as `form` reads them. */

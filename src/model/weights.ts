@@ -35,10 +35,24 @@ export async function loadWeights(
       const mixed = view.mixed?.(name);
       if (mixed) {
         if (rt.device !== 'cpu') mixed.then(disposeMixed, () => {});
-        requireCpu(rt, name, source);
+        requireCpu(
+          rt,
+          `'${name}' of ${source.dir} is multiplied in W4Ax, and this device has no kernel for it`,
+          'cpu, or a device of compute capability 9.0 and 4-bit weights',
+        );
         weights.mixed ??= new Map();
         weights.mixed.set(name, await mixed);
         continue;
+      }
+      const form = view.reads?.(name);
+      if (form) {
+        requireCpu(
+          rt,
+          `'${name}' of ${source.dir} reads ${form.rounded?.type}, which lpq rounds on the CPU only`,
+          'cpu',
+        );
+        weights.activations ??= new Map();
+        weights.activations.set(name.replace(/\.weight$/, ''), form);
       }
       const host = await view.tensor(name);
       try {
@@ -55,17 +69,10 @@ export async function loadWeights(
   return weights;
 }
 
-function requireCpu(rt: NativeRuntime, name: string, source: WeightSource): void {
+/** Throws LPQ_DEVICE where the device has no kernel for a weight. */
+function requireCpu(rt: NativeRuntime, what: string, expected: string): void {
   if (rt.device === 'cpu') return;
-  throw new LpqError(
-    'LPQ_DEVICE',
-    `'${name}' of ${source.dir} is multiplied in W4Ax, and this device has no kernel for it`,
-    {
-      got: rt.device,
-      expected: 'cpu, or a device of compute capability 9.0 and 4-bit weights',
-      hint: 'Use --device cpu.',
-    },
-  );
+  throw new LpqError('LPQ_DEVICE', what, { got: rt.device, expected, hint: 'Use --device cpu.' });
 }
 
 /** Whether the source gives a weight as [K, N]. */
@@ -91,6 +98,7 @@ export function disposeWeights(weights: BlockWeights): void {
   weights.mixed?.clear();
   weights.joined?.clear();
   weights.banded?.clear();
+  weights.activations?.clear();
 }
 
 /** Names and shapes of the tensors of a linear or a norm. */
@@ -139,14 +147,28 @@ export function applyLinear(
   const mixed = weights.mixed?.get(`${linear.name}.weight`);
   if (mixed) return applyMixed(rt, weights, linear, mixed, x, into);
   const form = weights.activations?.get(linear.name);
-  const read = form ? asRead(rt, x, form) : x;
-  const y = into?.y ?? rt.allocate(dtype, [x.shape[0] as number, linear.n]);
+  if (!form) return applyDense(rt, weights, linear, x, into, dtype);
+  const read = asRead(rt, x, form);
+  const y = applyDense(rt, weights, linear, read, into, dtype);
+  read.dispose();
+  return y;
+}
+
+/** applyLinear() of a weight that is a matrix, and of x as the linear reads it. */
+export function applyDense(
+  rt: NativeRuntime,
+  weights: BlockWeights,
+  linear: LinearPlan,
+  read: Tensor,
+  into?: { y: Tensor; accumulate: boolean },
+  dtype: DType = 'f32',
+): Tensor {
+  const y = into?.y ?? rt.allocate(dtype, [read.shape[0] as number, linear.n]);
   const bias = linear.bias ? weightOf(weights, `${linear.name}.bias`) : undefined;
   const accumulate = into?.accumulate ?? false;
   const name = `${linear.name}.weight`;
   const weight = weights.banded?.get(name) ?? weightOf(weights, name);
   ops.linear(rt, read, weight, bias, y, accumulate ? { accumulate } : {});
-  if (read !== x) read.dispose();
   return y;
 }
 

@@ -16,6 +16,8 @@ export interface BlockLane {
   readonly rt: NativeRuntime;
   /** The unquantized weights by full name. A trial runs with a copy of the map that has other entries. */
   readonly weights: BlockWeights;
+  /** What linears of the quantized model read instead of their inputs, by name. */
+  readonly forms?: BlockWeights['activations'];
   /** What the quantized model computes up to the block. */
   readonly inputs: Batches;
   /**

@@ -1,7 +1,7 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import type { ModelPlan } from '../model/plan.js';
 import type { ModelGraph } from '../model/program.js';
-import type { WeightSource } from '../model/source.js';
+import type { ActivationForm, WeightSource } from '../model/source.js';
 import type { ModelState } from './model-state.js';
 import type { QuantizedModule } from './result.js';
 
@@ -14,6 +14,8 @@ export interface ModelTask {
   readonly source: WeightSource;
   /** By name, as they stand in the checkpoint; the runner's to dispose of. */
   readonly modules: ReadonlyMap<string, QuantizedModule>;
+  /** What their linears read instead of their inputs, by name. */
+  readonly forms?: ReadonlyMap<string, ActivationForm>;
   /** Calibration sequences, those that the modules were solved for first, then fresh ones. */
   readonly sequences: readonly Int32Array[];
   /** How many of them the modules have seen. */

@@ -165,7 +165,7 @@ function lanesOf(
     const source = weights[i] as BlockWeights;
     const current: BlockWeights = new Map(source);
     if (gathered.size > 0) source.activations = gathered;
-    if (activations) current.activations = activations;
+    if (activations) current.activations = new Map(activations);
     return { rt, streams: streams[i] as Streams, source, current };
   });
 }

@@ -1,6 +1,7 @@
 import type { SourceCheckpoint } from '../../formats/canonical/source.js';
 import type { ModuleDeclaration } from '../../formats/canonical/tensors.js';
 import { LpqError } from '../core/error.js';
+import type { InputTypeName } from '../core/input-type.js';
 import { openBlocks } from '../model/graph.js';
 import type { LinearRef, ModelGraph } from '../model/program.js';
 import type { ActivationForm } from '../model/source.js';
@@ -57,6 +58,8 @@ export function plannedModules(
     readonly codes?: { readonly block: number } | undefined;
     /** Whether the largest magnitudes of inputs will be known; until then the plan states 1. */
     readonly inputScales?: boolean | undefined;
+    /** What linears read. */
+    readonly inputDtype?: InputTypeName | undefined;
   },
 ): Map<string, ModuleDeclaration> {
   const source = new SourceView(checkpoint);
@@ -64,9 +67,10 @@ export function plannedModules(
   const plan = planQuantization(graph, request);
   const kept = request.redo && KeptModules.open(request.redo, source, request.lmHead ? undefined : graph.head.name);
   kept?.close();
-  const { codes, inputScales } = request;
+  const { codes, inputScales, inputDtype } = request;
   const most = inputScales ? 1 : undefined;
   const form = (k: number): ActivationForm | undefined => {
+    if (inputDtype) return { rounded: { type: inputDtype } };
     const blocks = codes ? k / codes.block : 0.5;
     return Number.isInteger(blocks)
       ? { blocks: { bits: new Uint8Array(blocks).fill(8), clip: new Float32Array(blocks).fill(1) } }
@@ -104,6 +108,7 @@ export function declareModule(
     permutation: form?.order !== undefined,
     sparsity: scheme.sparsity ?? 'none',
     ...(most !== undefined && { inputMost: most }),
+    ...(form?.rounded && { inputType: form.rounded.type }),
     sourceDtype: source.spec(`${linear.name}.weight`).dtype,
     ...(linear.transposed && { transposed: true }),
     ...(form?.blocks && {

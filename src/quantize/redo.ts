@@ -146,8 +146,15 @@ export function openEarlier(from: string, source: SourceView): CanonicalCheckpoi
 }
 
 /** Of the modules that lpq quantize makes, one whose weight is its own: no gather, no activations solved for, no blocks of rows. */
-function isPlain({ groupIndex, permutation, activations, zeros, scales }: CanonicalModule): boolean {
-  return !groupIndex && !permutation && activations === undefined && zeros.kind !== 'float' && scales.block[0] === 1;
+function isPlain({ groupIndex, permutation, activations, inputType, zeros, scales }: CanonicalModule): boolean {
+  return (
+    !groupIndex &&
+    !permutation &&
+    activations === undefined &&
+    inputType === undefined &&
+    zeros.kind !== 'float' &&
+    scales.block[0] === 1
+  );
 }
 
 export function schemeOfModule({ type, granularity, zeros, scales, sparsity }: CanonicalModule): QuantScheme {

@@ -60,9 +60,10 @@ export async function quantizeWholeBlock(
       block,
       plan,
       schemes: new Map(wanted.map(({ name }) => [name, context.schemes.get(name) as QuantScheme])),
-      lanes: lanes.map(({ rt, source, streams }, i) => ({
+      lanes: lanes.map(({ rt, source, current, streams }, i) => ({
         rt,
         weights: source,
+        ...(current.activations && { forms: current.activations }),
         inputs: batchesOf(streams.quantized),
         outputs: batchesOf(targets[i] as ActivationStream),
       })),

@@ -25,7 +25,7 @@ interface Whole {
 /** What a method does to the model as a whole, once all modules are written: their scales, and norms, in the place of those. On the first device. */
 export async function solveWholeModel(
   { rts, graph, source, schemes, root }: Whole,
-  { quantizer, calibration, lmHead }: QuantizeRequest,
+  { quantizer, calibration, lmHead, activations }: QuantizeRequest,
   events: QuantizeEvents,
   progress: Progress,
 ): Promise<ScaleTraining | undefined> {
@@ -42,6 +42,7 @@ export async function solveWholeModel(
     const { scales, norms, training } = await quantizer.solveModel({
       ...{ rt, graph, plan: planSource(source), source, modules },
       ...{ sequences: [...sequences, ...further], seen: sequences.length },
+      ...(activations && { forms: activations }),
       state: new ModelState(root),
       check: (step, of) => events.onModelStep?.(step, of),
     });

@@ -52,9 +52,10 @@ function recorded({ rate, leak, damp, refits, grids, seed }: TuneOptions): Reado
 
 /** Puts trained modules in the place of those that the task begins with. */
 async function tuneBlock(task: BlockTask, solved: Map<string, QuantizedModule>, options: TuneOptions): Promise<void> {
-  const { rt, weights } = task.lanes[0] as BlockLane;
+  const { rt, weights, forms } = task.lanes[0] as BlockLane;
   const started = performance.now();
   const around: BlockWeights = new Map(weights);
+  if (forms) around.activations = forms;
   const owned: { dispose(): void }[] = [];
   const dense = [...solved].filter(([, { mask }]) => !mask);
   try {

@@ -1,14 +1,15 @@
-import type { NativeRuntime, Tensor } from '../../native/binding.js';
+import { fromTyped, type NativeRuntime, type Tensor } from '../../native/binding.js';
 import type { Rotation } from '../../native/cache-ops.js';
 import { multiplied } from '../../native/multiplied.js';
 import { type ActivationName, type AttentionParams, ops } from '../../native/ops.js';
+import { asRead } from '../model/activations.js';
 import { attendSelected, type Selection } from '../model/indexer.js';
 import { xieluTensors } from '../model/mlp.js';
 import type { LinearPlan, NormPlan } from '../model/plan.js';
 import type { GatePlan } from '../model/plan-experts.js';
 import type { XieluPlan } from '../model/plan-mlp.js';
 import type { Batch, BlockWeights } from '../model/program.js';
-import { applyLinear, applyNorm, splitNames, weightOf } from '../model/weights.js';
+import { applyDense, applyNorm, splitNames, weightOf } from '../model/weights.js';
 
 /** An activation f32 [T,C] of a block, and the gradient of the loss with respect to it once backward() has come by. */
 export interface Value {
@@ -64,15 +65,36 @@ export class Tape {
     const { rt } = this;
     const sink = this.gradients.get(plan.name);
     const gradient = sink && 'reads' in sink ? undefined : sink;
-    if (sink && 'reads' in sink) sink.reads(x.tensor);
-    const y = this.made(applyLinear(rt, this.weights, plan, x.tensor), x.wanted || gradient !== undefined);
+    const form = this.weights.activations?.get(plan.name);
+    const read = form ? this.keep(asRead(rt, x.tensor, form)) : x.tensor;
+    if (sink && 'reads' in sink) sink.reads(read);
+    const y = this.made(applyDense(rt, this.weights, plan, read), x.wanted || gradient !== undefined);
     return this.record(y, (dy) => {
-      if (typeof gradient === 'function') gradient(x.tensor, dy);
-      else if (gradient) ops.linearWeightGradient(rt, x.tensor, dy, gradient, { accumulate: true });
+      if (typeof gradient === 'function') gradient(read, dy);
+      else if (gradient) ops.linearWeightGradient(rt, read, dy, gradient, { accumulate: true });
       if (!x.wanted) return;
-      const { dx, accumulate } = this.into(x);
-      ops.linearInputGradient(rt, dy, weightOf(this.weights, `${plan.name}.weight`), dx, { accumulate });
+      const weight = weightOf(this.weights, `${plan.name}.weight`);
+      // Through rounding, gradients go as if it were none.
+      if (form?.order) this.give(x, this.ungathered(dy, weight, form.order));
+      else {
+        const { dx, accumulate } = this.into(x);
+        ops.linearInputGradient(rt, dy, weight, dx, { accumulate });
+      }
     });
+  }
+
+  /** The gradient with respect to x of a linear that reads column order[j] of it as its column j. */
+  private ungathered(dy: Tensor, weight: Tensor, order: Int32Array): Tensor {
+    const { rt } = this;
+    const shape = [dy.shape[0] as number, order.length];
+    const [read, dx] = [rt.allocate('f32', shape), this.keep(rt.allocate('f32', shape))];
+    const inverse = new Int32Array(order.length);
+    for (const [column, channel] of order.entries()) inverse[channel] = column;
+    const places = fromTyped('i32', [order.length], inverse);
+    ops.linearInputGradient(rt, dy, weight, read, { accumulate: false });
+    ops.gatherColumns(rt, read, places, dx);
+    for (const tensor of [read, places]) tensor.dispose();
+    return dx;
   }
 
   /**

@@ -11,6 +11,15 @@
 #include "ops/quant.h"
 
 namespace lpq {
+
+const RtnKernels& rtn_kernels() {
+#if defined(LPQ_X86)
+  if (active_isa() == Isa::avx512) return rtn_kernels_avx512();
+  if (active_isa() == Isa::avx2) return rtn_kernels_avx2();
+#endif
+  return rtn_kernels_generic();
+}
+
 namespace {
 
 // Order of the f64 stats output; src/quantize/rtn.ts names them too.
@@ -21,14 +30,6 @@ struct RowStats {
   int64_t overflow = 0, underflow = 0, not_finite = 0, first = -1;
   float smallest = std::numeric_limits<float>::infinity(), largest = 0;  // ideal scales of groups that are not all 0
 };
-
-const RtnKernels& kernels() {
-#if defined(LPQ_X86)
-  if (active_isa() == Isa::avx512) return rtn_kernels_avx512();
-  if (active_isa() == Isa::avx2) return rtn_kernels_avx2();
-#endif
-  return rtn_kernels_generic();
-}
 
 bool finite(float x) { return (as_bits(x) & 0x7f800000u) != 0x7f800000u; }
 
@@ -44,7 +45,7 @@ void rtn(Call& call, Exec& exec) {
     rule.zero_dtype = zeros->dtype;
   }
 
-  const RtnKernels& run = kernels();
+  const RtnKernels& run = rtn_kernels();
   const bool integer = type.kind == QuantType::Kind::integer;
   const std::optional<IntGrid> int_grid = integer ? std::optional<IntGrid>(type) : std::nullopt;
   const std::optional<FloatGrid> float_grid = integer ? std::nullopt : std::optional<FloatGrid>(type);

@@ -34,6 +34,9 @@ struct RtnKernels {
   void (*round_float)(const FloatGrid& grid, const RtnRow& row);
 };
 
+// Those of the instruction set in use.
+const RtnKernels& rtn_kernels();
+
 const RtnKernels& rtn_kernels_generic();
 #if defined(LPQ_X86)
 const RtnKernels& rtn_kernels_avx2();

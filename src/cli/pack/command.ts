@@ -157,6 +157,7 @@ export async function packDirectory(
         `${reading} modules were quantized for activations of 4 and 8 bits (W4Ax); ${options.target} packs only their weights, for 16-bit activations; --target comet packs both`,
         { modules: reading },
       );
+    tellOfRoundedInputs(Object.values(input.manifest.modules), run);
     const task = run.report.task('pack', input.moduleNames().length);
     // Hundreds of modules may have the same note: people read it once, programs with each module.
     const said = new Map<string, { readonly first: string; readonly more: number }>();
@@ -275,4 +276,14 @@ async function planOnly(dir: string, options: PackOptions, run: Run): Promise<vo
   } finally {
     input.close();
   }
+}
+
+/** No artifact says so: what engines round, they round of their own. */
+function tellOfRoundedInputs(modules: readonly { readonly inputType?: string | undefined }[], run: Run): void {
+  const types = new Set(modules.flatMap(({ inputType }) => inputType ?? []));
+  for (const type of types)
+    run.report.warn(
+      `${modules.filter(({ inputType }) => inputType === type).length} modules were solved for inputs rounded to ${type}: serve them with an engine that rounds inputs so (docs/engines.md); elsewhere they read 16 bits`,
+      { type },
+    );
 }

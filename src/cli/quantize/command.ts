@@ -14,7 +14,7 @@ import { line } from '../terminal/terminal.js';
 import { bytes, duration } from '../terminal/units.js';
 import { calibrate, openStatistics, saveStatistics } from './calibration.js';
 import type { Deployment } from './deployment.js';
-import { PREDICTION_FIELD, RANGE_FIELDS, TEXT_FIELDS } from './fields.js';
+import { INPUT_FIELD, PREDICTION_FIELD, RANGE_FIELDS, TEXT_FIELDS } from './fields.js';
 import { declare, deviceFor, kvOptions, methodOptions } from './method.js';
 import { methodOf, methodThat } from './methods.js';
 import {
@@ -35,7 +35,7 @@ function calibrationOptions(command: Command): Command {
       'calibration text: .txt, or .jsonl with {"text": ...} or {"messages": ...}; repeat it to mix texts by weight (default: bundled books)',
       (given: string, before: readonly string[] = []) => [...before, given],
     ),
-    [...TEXT_FIELDS, ...RANGE_FIELDS],
+    [...TEXT_FIELDS, ...RANGE_FIELDS, INPUT_FIELD],
   )
     .option('--save-stats <dir>', 'save the calibration statistics of the unquantized model, for --stats of other runs')
     .option('--save-imatrix <file>', "with --save-stats: also save llama.cpp's importance matrix (.gguf or .dat)")
@@ -228,8 +228,8 @@ async function checkPlan(
     const plan = withGroups(method, () => planQuantization(graph, request));
     if (packTarget !== undefined) {
       const { previewPack } = await import('../../pack/preview.js');
-      const { inputScales } = settings;
-      const modules = plannedModules(checkpoint, { ...request, codes: method.codes, inputScales });
+      const { inputScales, inputDtype } = settings;
+      const modules = plannedModules(checkpoint, { ...request, codes: method.codes, inputScales, inputDtype });
       previewPack({ dir: source, config: checkpoint.config, modules }, packTarget);
     }
     if (redo) plannedModules(checkpoint, request);

@@ -68,6 +68,7 @@ export async function targeted(options: QuantizeOptions, { engine, output }: Dep
       ...request,
       codes: methodOf(settings).codes,
       inputScales: settings.inputScales,
+      inputDtype: settings.inputDtype,
     });
     const schemes = new Map([...modules].map(([name, module]) => [name, schemeOfModule(module)] as const));
     const { inputScales } = settings;

@@ -1,4 +1,5 @@
 import { MOST_RESIDUAL } from '../../../formats/kv/scheme.js';
+import { INPUT_TYPE_NAMES } from '../../core/input-type.js';
 import type { MethodOption } from '../../quantize/option.js';
 import { BOS_OPTION } from '../options/parse.js';
 import { METHODS } from './methods.js';
@@ -117,6 +118,14 @@ export const RANGE_FIELDS: readonly MethodOption[] = [
   },
 ];
 
+/** What linears of the quantized model read. */
+export const INPUT_FIELD: MethodOption = {
+  field: 'inputDtype',
+  flags: '--input-dtype <type>',
+  help: 'round what each linear reads, while codes are solved and evaluated: mxfp4, mxfp8, or nvfp4 with --input-scales (default: not at all)',
+  takes: INPUT_TYPE_NAMES,
+};
+
 export const PREDICTION_FIELD: MethodOption = {
   field: 'mtp',
   flags: '--mtp',
@@ -170,6 +179,7 @@ export const FIELDS: readonly MethodOption[] = [
   ...CALIBRATION_FIELDS,
   ...TEXT_FIELDS,
   ...RANGE_FIELDS,
+  INPUT_FIELD,
   HEAD_FIELD,
   PREDICTION_FIELD,
   ...KV_FIELDS,

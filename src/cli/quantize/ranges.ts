@@ -33,3 +33,17 @@ export async function rangesOf(
   task.end();
   return { ranges };
 }
+
+/** What linears read with --input-dtype; empty without it. Throws LPQ_GROUP_SIZE. */
+export async function inputsOf(
+  source: SourceCheckpoint,
+  request: Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead'>,
+  { inputDtype }: Pick<FullSettings, 'inputDtype'>,
+  { ranges }: Pick<QuantizeRequest, 'ranges'>,
+): Promise<Pick<QuantizeRequest, 'activations'>> {
+  if (inputDtype === undefined) return {};
+  const { openBlocks } = await import('../../model/graph.js');
+  const { planQuantization } = await import('../../quantize/plan.js');
+  const { roundedInputs } = await import('../../quantize/rounded-inputs.js');
+  return { activations: roundedInputs(planQuantization(openBlocks(source), request), inputDtype, ranges?.inputs) };
+}

@@ -4,7 +4,7 @@ import type { SavedStatistics } from '../../../formats/statistics/read.js';
 import type { NativeRuntime } from '../../../native/binding.js';
 import { counted } from '../../core/words.js';
 import type { Quantizer } from '../../quantize/quantizer.js';
-import type { ModuleLine, Resumption } from '../../quantize/run.js';
+import type { ModuleLine, QuantizeRequest, Resumption } from '../../quantize/run.js';
 import { registerOutput } from '../options/run-output.js';
 import type { Run } from '../run.js';
 import { version } from '../version.js';
@@ -15,7 +15,7 @@ import { prepared } from './method.js';
 import { methodOf } from './methods.js';
 import { modelSteps } from './model-steps.js';
 import type { QuantizeOptions } from './options.js';
-import { rangesOf } from './ranges.js';
+import { inputsOf, rangesOf } from './ranges.js';
 import type { RecipeFile, RecipeRule } from './recipe.js';
 import { resumable } from './resumable.js';
 import type { RunReport } from './run-report.js';
@@ -55,11 +55,9 @@ export async function quantizeInto(
   if (calibration && options.saveStats !== undefined) await saveStatistics(options, calibration, rts, run);
   const request = { source, ...schemesFrom(settings, rules), lmHead: settings.lmHead };
   if (method.prepare) clock?.enter('activations');
-  const { more, ranges, kv } = await withSource(source, async (opened) => ({
-    more: await prepared(opened, request, { settings, quantizer, calibration }, rts, run),
-    ranges: calibration ? await rangesOf(opened, request, { settings, calibration }, rts, run) : {},
-    kv: (await import('../options/kv.js')).kvOf(settings, opened),
-  }));
+  const decided = await withSource(source, (opened) =>
+    decisions(opened, request, { settings, quantizer, calibration }, rts, run),
+  );
   clock?.enter('reading the model');
   let task: ReturnType<typeof run.report.task> | undefined;
   let [done, stage, total, directory] = [0, '', 0, undefined as OutputDirectory | undefined];
@@ -72,8 +70,7 @@ export async function quantizeInto(
       quantizer,
       calibration,
       ...(statistics && { statistics }),
-      ...{ ...more, ...ranges },
-      ...(kv && { kv }),
+      ...decided,
       options: { ...recorded(options), backend: backendOf(rts) },
       version: version(),
       partial: options.partial,
@@ -134,6 +131,22 @@ export async function quantizeInto(
   const evaluation = noted && (await measured(options, rts[0] as NativeRuntime, seconds, run));
   await noted?.write(output, summary, { peak, evaluation }, run, options.reportAs);
   run.report.result(...finished(options, summary, { seconds, peak, evaluation }));
+}
+
+/** What is decided about the whole model before its weights are solved. */
+async function decisions(
+  source: SourceCheckpoint,
+  request: Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead'>,
+  work: Parameters<typeof prepared>[2],
+  rts: readonly NativeRuntime[],
+  run: Run,
+): Promise<Partial<QuantizeRequest>> {
+  const { settings, calibration } = work;
+  const more = await prepared(source, request, work, rts, run);
+  const ranges = calibration ? await rangesOf(source, request, { settings, calibration }, rts, run) : {};
+  const inputs = await inputsOf(source, request, settings, ranges);
+  const kv = (await import('../options/kv.js')).kvOf(settings, source);
+  return { ...more, ...ranges, ...inputs, ...(kv && { kv }) };
 }
 
 function tellOfResumption({ blocks, of, modules, damaged }: Resumption, run: Run): void {

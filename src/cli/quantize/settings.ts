@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { LpqError } from '../../core/error.js';
+import { INPUT_TYPES, type InputTypeName } from '../../core/input-type.js';
 import { hintFor, type Meanings } from '../../core/names.js';
 import { type Method, needsOf } from '../../quantize/method.js';
 import {
@@ -56,6 +57,7 @@ interface RunSettings {
   readonly mtp?: boolean;
   readonly inputScales?: boolean;
   readonly kvScales?: boolean;
+  readonly inputDtype?: InputTypeName;
 }
 
 /** Everything about a quantization that its bytes depend on, but for the model and the text. */
@@ -154,6 +156,7 @@ export function mergeSettings(flags: Settings, recipe: Settings, typed = true): 
   ) as FullSettings;
   requireKv(settings);
   requireRanges(settings);
+  requireInputs(settings);
   method.check?.(settings);
   return settings;
 }
@@ -175,6 +178,23 @@ function requireRanges(settings: FullSettings): void {
   if (settings.inputScales && settings.mtp)
     throw new LpqError('LPQ_USAGE', '--input-scales does not go with --mtp', {
       hint: 'Leave --mtp out: layers of multi-token prediction stay in 16 bits.',
+    });
+}
+
+/** Throws LPQ_USAGE where what linears read is the method's own choice, or needs a scale that nobody finds. */
+function requireInputs({ inputDtype, inputScales, mtp, ...settings }: FullSettings): void {
+  if (inputDtype === undefined) return;
+  if (methodOf(settings).codes)
+    throw new LpqError('LPQ_USAGE', `--input-dtype does not go with --method ${settings.method}`, {
+      hint: `Use ${methodThat(({ codes }) => !codes)}: this method chooses its own activation codes.`,
+    });
+  if (mtp)
+    throw new LpqError('LPQ_USAGE', '--input-dtype does not go with --mtp', {
+      hint: 'Leave --mtp out: layers of multi-token prediction read 16 bits.',
+    });
+  if (INPUT_TYPES[inputDtype].calibrated && !inputScales)
+    throw new LpqError('LPQ_USAGE', `--input-dtype ${inputDtype} needs a scale for each input`, {
+      expected: `--input-dtype ${inputDtype} --input-scales`,
     });
 }
 
@@ -220,6 +240,10 @@ export function checkCalibration(settings: FullSettings, flags: Settings, given:
   const ranges = RANGE_FIELDS.find(({ field }) => settings[field] === true);
   if (ranges)
     throw new LpqError('LPQ_USAGE', `${flagOf(ranges)} needs a calibration text, and --stats has none`, {
+      hint: 'Leave one of them out.',
+    });
+  if (settings.inputDtype !== undefined)
+    throw new LpqError('LPQ_USAGE', '--input-dtype needs a calibration text, and --stats has none', {
       hint: 'Leave one of them out.',
     });
   if (needs === 'activations')

@@ -1,5 +1,6 @@
 import { type NativeRuntime, readTyped, type Tensor } from '../../../native/binding.js';
 import { ops } from '../../../native/ops.js';
+import { asRead } from '../../model/activations.js';
 import type { ModelPlan } from '../../model/plan.js';
 import type { BlockWeights } from '../../model/program.js';
 import { applyLinear, weightOf } from '../../model/weights.js';
@@ -55,7 +56,12 @@ export async function headLoss(
       if (target instanceof NextTokens) target.leaveOut(rt, dlogits, first);
       if (gradient) {
         backThrough(rt, plan, logits, dlogits);
-        if (typeof trained === 'function') trained(own, dlogits);
+        if (typeof trained === 'function') {
+          const form = weights.activations?.get(head.name);
+          const read = form ? asRead(rt, own, form) : own;
+          trained(read, dlogits);
+          if (form) read.dispose();
+        }
         const into = rows(dx, head.k);
         ops.linearInputGradient(rt, dlogits, weightOf(weights, `${head.name}.weight`), into);
         into.dispose();

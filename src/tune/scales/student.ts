@@ -145,6 +145,7 @@ export class Student {
     const weight = this.weightOf(name);
     const norm = final === undefined ? undefined : await this.norms.get(final)?.weight();
     const weights: BlockWeights = new Map(outer);
+    if (task.forms) weights.activations = new Map(task.forms);
     if (weight) weights.set(`${name}.weight`, weight);
     if (norm) weights.set(final as string, norm);
     const sinks = this.sinks(weights);
@@ -170,6 +171,7 @@ export class Student {
       weights.get(norm ? name : '')?.dispose();
       if (norm) weights.set(name, norm);
     }
+    if (task.forms) weights.activations = new Map(task.forms);
     return weights;
   }
 
