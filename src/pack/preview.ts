@@ -1,7 +1,7 @@
 import type { CanonicalModule } from '../../formats/canonical/schema.js';
 import type { ModuleDeclaration } from '../../formats/canonical/tensors.js';
-import { ggufModel } from '../../formats/gguf/model-metadata.js';
 import { quantType } from '../core/quant-type.js';
+import { ggufModel } from '../model/gguf/model.js';
 import { splitOf } from './parallel.js';
 import { noRanks, refusal } from './plan.js';
 import { rolesOf } from './roles.js';

@@ -1,6 +1,7 @@
 import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import type { GgufFile } from '../../formats/gguf/read.js';
 import type { NativeRuntime } from '../../native/binding.js';
+import type { GgufModel } from '../model/gguf/model.js';
 import type { WeightSource } from '../model/source.js';
 import type { GivenImportance } from './gguf-importance.js';
 import type { BlocksFrom } from './gguf-metadata.js';
@@ -13,7 +14,8 @@ export interface GgufContext {
   readonly rt: NativeRuntime;
   readonly recorder: Recorder;
   readonly file: GgufFile;
-  readonly config: Readonly<Record<string, unknown>>;
+  /** What config.json says, in GGUF's words. */
+  readonly model: GgufModel;
   readonly canonical: CanonicalCheckpoint | undefined;
 }
 

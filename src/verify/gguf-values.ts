@@ -1,10 +1,11 @@
+import { numbersOf as storedNumbers } from '../../formats/foreign/numbers.js';
 import { fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import type { WeightSource } from '../model/source.js';
 import { decodeValues } from './decode-gguf.js';
 import { quantizedWeight } from './dequantize.js';
 import type { GgufContext, GgufExpectation } from './gguf-context.js';
 import { columnWeights } from './gguf-importance.js';
-import { storedOrder } from './gguf-tables.js';
+import { fixOf, isPlusOne, storedOrder } from './gguf-tables.js';
 import { compare, convertExact, ggufNearest, nearRows, placeOf, settle, type Wrong } from './native.js';
 
 /** Weights that are looked at together: embeddings are large. */
@@ -17,10 +18,11 @@ export async function compareStored(
   context: GgufContext,
   tensor: string,
   name: string,
-  expected: Tensor,
+  original: Tensor,
   whose: string,
 ): Promise<void> {
-  const { rt, recorder, file, config } = context;
+  const { rt, recorder, file, model } = context;
+  const expected = asStored(original, isPlusOne(model, tensor), fixOf(model, tensor) === 'turned');
   const matrix = file.matrix(tensor);
   const facts = { check: 'against', tensor } as const;
   const elements = matrix.rows * matrix.columns;
@@ -35,7 +37,7 @@ export async function compareStored(
     await compareBlocks(context, tensor, name, expected.view([matrix.rows, matrix.columns]), whose);
     return;
   }
-  const { tensor: got } = await decodeValues(rt, file, tensor, config);
+  const { tensor: got } = await decodeValues(rt, file, tensor, model);
   const same = await inDtype(rt, expected.view(got.shape), got.dtype as 'f32');
   const bits = got.dtype === 'f32' ? 32 : 16;
   const wrong = await compare(rt, got, same, { rows: got.shape[0] as number, bits });
@@ -49,7 +51,7 @@ export async function compareStored(
 
 /** Blocks that were searched for: codes the nearest of their steps, steps no worse than they may be. Disposes of `expected`. */
 export async function compareBlocks(
-  { rt, recorder, file, config }: GgufContext,
+  { rt, recorder, file, model }: GgufContext,
   tensor: string,
   name: string,
   expected: Tensor,
@@ -59,7 +61,7 @@ export async function compareBlocks(
   const { type, rows, columns, rowBytes } = file.matrix(tensor);
   const facts = { check: 'against', tensor, ...(module && { module: module.name }) } as const;
   const stored = file.tensor(tensor);
-  const order = storedOrder(tensor, rows, config);
+  const order = storedOrder(tensor, rows, model);
   // Rows of q and k are in an order of their own, and looked at whole.
   const step = order.every((row, i) => row === i) ? Math.max(1, Math.floor(CHUNK / columns)) : rows;
   recorder.count('against', 2);
@@ -120,6 +122,23 @@ export async function compareSearched(
 async function sourceWeight(source: WeightSource, name: string, shape: readonly number[]): Promise<Tensor | undefined> {
   const weight = `${name}.weight`;
   return source.has(weight) && `${source.shape(weight)}` === `${shape}` ? source.tensor(weight) : undefined;
+}
+
+/** 1 + the numbers, or rows and columns turned over, where the file has those. Disposes of `tensor` if it is another then. */
+function asStored(tensor: Tensor, plusOne: boolean, turned: boolean): Tensor {
+  if (!plusOne && !(turned && tensor.shape.length === 2)) return tensor;
+  const values = numbersOf(tensor);
+  const [rows = 1, columns = 1] = tensor.shape;
+  const made = plusOne
+    ? fromTyped('f32', tensor.shape, values.map((value) => value + 1))
+    : fromTyped('f32', [columns, rows], Float32Array.from(values, (_, i) => values[(i % rows) * columns + Math.floor(i / rows)] as number));
+  tensor.dispose();
+  return made;
+}
+
+function numbersOf(tensor: Tensor): Float32Array {
+  if (tensor.dtype === 'f32') return typed<Float32Array>(tensor);
+  return storedNumbers(typed<Uint16Array>(tensor), tensor.dtype as 'f16' | 'bf16');
 }
 
 /** As the file has it: the same, or f32 of it. Disposes of `tensor`. */

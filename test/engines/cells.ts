@@ -25,6 +25,8 @@ export interface Format {
   readonly dtype?: 'bfloat16';
   /** tiny-llama unless it says otherwise. */
   readonly model?: EditedModel | RandomModel | FixtureModel | 'tiny-qwen3-moe';
+  /** Settings of a random model in the place of its fixture's. */
+  readonly config?: Readonly<Record<string, unknown>>;
   /** The directory is damaged after it was packed: cut short, a byte changed, a module of a type that there is none of. */
   readonly damage?: 'cut' | 'changed' | 'type';
   /** Only what `lpq verify` passes may be opened. */
@@ -96,6 +98,17 @@ const ggml = (bits: number, group: string, ...more: string[]) => [
   ...more,
 ];
 const RANDOM = ggml(4, '32');
+/** Architectures of llama.cpp, by fixture, with settings that those lack which llama.cpp computes. */
+const GGUF_MODELS: Readonly<Record<string, Readonly<Record<string, unknown>>>> = {
+  ...Object.fromEntries(
+    [
+      ...['llama3-rope', 'llama-yarn-bias', 'mixtral', 'qwen2', 'qwen2_moe', 'qwen3', 'qwen3_moe'],
+      ...['gemma', 'gemma2', 'phi3', 'olmo2', 'olmo3', 'granite', 'glm4', 'cohere', 'starcoder2', 'gpt2', 'gpt_neox', 'stablelm'],
+      ...['nemotron', 'arcee', 'ernie4_5', 'hunyuan_v1_dense', 'seed_oss', 'ministral3', 'granitemoe', 'olmoe', 'dots1', 'glm4_moe'],
+      ...['minimax_m2', 'hunyuan_v1_moe', 'ernie4_5_moe', 'exaone_moe', 'deepseek_v3', 'glm4_moe_lite', 'gemma3_text', 'gpt_oss', 'smollm3', 'exaone4'],
+    ].map((kind) => [kind, {}]),
+  ),
+};
 /** Architectures beside Llama, which take vLLM minutes each to look at. */
 const OTHERS = { engines: /^transformers/ };
 const SEES = int(4, 32);
@@ -218,9 +231,9 @@ export const FORMATS: readonly Format[] = [
     ...(name === 'q4_k' ? { commit: true } : {}),
   })),
   { name: 'q8_0, experts', target: 'gguf', options: ggml(8, '32'), model: 'tiny-qwen3-moe' },
-  ...['llama3-rope', 'llama-yarn-bias', 'mixtral', 'qwen2', 'qwen2_moe', 'qwen3', 'qwen3_moe'].map((kind) => ({
+  ...Object.entries(GGUF_MODELS).map(([kind, config]) => ({
     ...{ name: `q8_0 as floats, ${kind}`, target: 'gguf', options: ggml(8, '32') },
-    ...{ model: `random ${kind}` as const, floats: true },
+    ...{ model: `random ${kind}` as const, config, floats: true },
   })),
 ];
 

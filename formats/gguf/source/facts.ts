@@ -33,6 +33,11 @@ export class GgufFacts {
     return shortest(first);
   }
 
+  /** Whether it has a value for each block. */
+  isList(key: string): boolean {
+    return Array.isArray(this.value(key));
+  }
+
   text(key: string): string | undefined {
     const value = this.value(key);
     return typeof value === 'string' ? value : undefined;
@@ -64,7 +69,7 @@ export class GgufFacts {
   }
 
   private full(key: string): string {
-    return key.startsWith('tokenizer.') || key.startsWith('general.') ? key : `${this.architecture}.${key}`;
+    return /^(tokenizer|general|lpq|xielu)\./.test(key) ? key : `${this.architecture}.${key}`;
   }
 
   private value(key: string): unknown {

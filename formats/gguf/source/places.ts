@@ -1,10 +1,10 @@
 import { dtypeFacts } from '../../safetensors/dtypes.js';
 import type { TensorEntry } from '../../safetensors/header.js';
-import type { SourceArchitecture } from './architectures.js';
+import type { GgufArchitecture } from '../architectures/architecture.js';
+import type { Fix, PartName } from '../architectures/parts.js';
 import { badGguf, type GgufModelFile, type GgufPart, type GgufTensor } from './file.js';
 import { type LatentHalves, latentHalf, latentPlace } from './latent.js';
 import type { GgufSourceModel } from './model.js';
-import type { Fix, SourceName } from './names.js';
 
 type Placed = GgufTensor & { readonly part: GgufPart };
 
@@ -45,7 +45,7 @@ export function placesOf(file: GgufModelFile, model: GgufSourceModel): Map<strin
 
 /** One, or one for each expert of a stack. */
 function placesFor(file: GgufModelFile, { architecture, config }: GgufSourceModel, tensor: Placed): Place[] {
-  const found = nameOf(tensor.name, architecture);
+  const found = checkpointPlace(architecture, tensor.name);
   if (!found)
     return badGguf(file.path, `tensor '${tensor.name}' has no place in a model of type ${config.model_type}`, {
       hint: 'Start from the safetensors that it was converted from.',
@@ -79,11 +79,11 @@ function placesFor(file: GgufModelFile, { architecture, config }: GgufSourceMode
   }));
 }
 
-/** The checkpoint's name of a tensor; undefined for one that the architecture has no place for. */
-function nameOf(
+/** The checkpoint's name of a tensor, with {expert} of a stack; undefined for one that the architecture has no place for. */
+export function checkpointPlace(
+  { outer, blocks, block }: GgufArchitecture,
   name: string,
-  { outer, blocks, block }: SourceArchitecture,
-): (SourceName & { readonly expert?: string | undefined }) | undefined {
+): (PartName & { readonly expert?: string | undefined }) | undefined {
   const own = Object.hasOwn(outer, name) ? outer[name] : undefined;
   if (own !== undefined) return typeof own === 'string' ? { to: own } : own;
   // Files of before April 2024 have each expert by itself.

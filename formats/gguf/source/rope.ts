@@ -1,4 +1,4 @@
-import { llama3Factors } from '../model-metadata.js';
+import { llama3Factors } from '../rope-factors.js';
 import type { GgufFacts } from './facts.js';
 import { badGguf } from './file.js';
 

@@ -1,8 +1,9 @@
 import type { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
-import { type GgufModel, ggufModel } from '../../../formats/gguf/model-metadata.js';
-import { type GgufName, ggufName, rowOrder } from '../../../formats/gguf/names.js';
+import { type GgufName, ggufName, partOrder, rowOrder } from '../../../formats/gguf/names.js';
 import type { GgufTypeName } from '../../../formats/gguf/types.js';
 import { LpqError } from '../../core/error.js';
+import { attentions } from '../../model/gguf/facts.js';
+import { type GgufModel, ggufModel } from '../../model/gguf/model.js';
 import type { NoForm } from '../integer-form.js';
 import { type GgufForm, ownForm, searchForm } from './forms.js';
 
@@ -23,7 +24,7 @@ export function createContext(search: GgufTypeName | undefined, checkpoint: Cano
     model,
     search,
     place(name) {
-      const found = ggufName(`${name}.weight`);
+      const found = ggufName(model.names, `${name}.weight`);
       if (found) return found;
       throw new LpqError('LPQ_TARGET', `module '${name}' of ${checkpoint.dir} has no place in GGUF`, {
         hint: 'Leave it unquantized with a recipe rule, or pack for compressed-tensors.',
@@ -47,11 +48,14 @@ export function tensorName({ name, expert }: GgufName): string {
 
 /** The rows of a module in the order of the file. */
 export function orderOf(context: GgufContext, place: GgufName, rows: number): Int32Array {
-  const permuted = place.heads !== undefined && context.model.architecture.interleaved;
-  return rowOrder(rows, permuted ? headsOf(context, place) : undefined);
+  const heads = headsOf(context, place);
+  if (place.fix === 'heads' && heads !== undefined) return partOrder(rows, heads);
+  return rowOrder(rows, heads);
 }
 
-/** How many heads the rows of a module are. */
-export function headsOf({ model }: GgufContext, { heads }: GgufName): number {
-  return heads === 'q' ? model.heads : model.kvHeads;
+/** How many heads the rows of a tensor are, which lie in another order in the file. */
+export function headsOf({ model }: GgufContext, { fix }: GgufName): number | undefined {
+  const { heads = 1, kvHeads = 1 } = attentions(model.plan)[0]?.[1] ?? {};
+  if (fix === 'interleaved-k') return kvHeads;
+  return fix === 'interleaved-q' || fix === 'heads' ? heads : undefined;
 }

@@ -84,7 +84,8 @@ function decide(
   });
   const module = checkpoint.module(name);
   const place = context.place(name);
-  if (place.heads && n % (headsOf(context, place) * 2) !== 0)
+  const heads = headsOf(context, place);
+  if (heads !== undefined && n % (heads * 2) !== 0)
     throw new LpqError('LPQ_CONFIG', `${checkpoint.dir}: the rows of '${name}' are not whole heads`, { got: n });
   // Zero points beyond the range of the codes show in the facts alone.
   const own = context.search === undefined ? ownForm(module, facts) : context.form(name);
@@ -115,7 +116,7 @@ function stackProblem(
   place: GgufName,
   type: GgufTypeName,
 ): string | undefined {
-  const siblings = checkpoint.moduleNames().filter((each) => ggufName(`${each}.weight`)?.name === place.name);
+  const siblings = checkpoint.moduleNames().filter((each) => ggufName(model.names, `${each}.weight`)?.name === place.name);
   if (siblings.length !== model.experts) return `only ${siblings.length} of its ${model.experts} experts are quantized`;
   for (const sibling of siblings) {
     const other = form(sibling);

@@ -64,7 +64,7 @@ export async function writeGguf(request: PackRequest, plan: PackPlan, context: G
   const { input, runtime: rt, signal } = request;
   const start = performance.now();
   const { plans: carried, left } = planCarried(plan.carried, context);
-  const tokenizer = ggufTokenizer(input.dir, input.config, context.model.vocab);
+  const tokenizer = ggufTokenizer(input.dir, input.config, context.model.plan.vocab);
   const notes = [...plan.notes, ...context.model.notes, ...tokenizer.notes];
   if (left.length > 0)
     notes.push(
@@ -109,14 +109,13 @@ export async function writeGguf(request: PackRequest, plan: PackPlan, context: G
     const hashes: Record<string, string> = {};
     for (const each of carried) {
       stopIfAborted(signal);
-      input.requireCarried(each.source.name, await carriedHash(input, each.source.name));
+      for (const { name } of each.sources) input.requireCarried(name, await carriedHash(input, name));
       const tensor = await carriedBytes(rt, input.weights, each, context);
       const [, stack = each.name, slice = '0'] = /^(.*)\[(\d+)\]$/.exec(each.name) ?? [];
       hashes[each.name] = await writer.write(stack, tensor, Number(slice));
       tensor.dispose();
     }
-    const { ropeFactors } = context.model;
-    if (ropeFactors) hashes['rope_freqs.weight'] = await writer.write('rope_freqs.weight', ropeFactors);
+    for (const [name, factors] of context.model.ropeTensors) hashes[name] = await writer.write(name, factors);
     await writer.finish();
     const manifest = await writeManifest(output, plan, modules, hashes, request);
     await request.onComplete?.(output.path);

@@ -2,9 +2,10 @@ import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
-import { ggufModel } from '../../../formats/gguf/model-metadata.js';
-import { ggufName, ggufOrder } from '../../../formats/gguf/names.js';
+import { ggufArchitecture } from '../../../formats/gguf/architectures/index.js';
+import { ggufName as nameIn, ggufOrder as orderIn } from '../../../formats/gguf/names.js';
 import { ggufTokenizer } from '../../../formats/gguf/tokenizer.js';
+import { ggufModel } from '../../../src/model/gguf/model.js';
 import { designed, scratch } from '../scratch.js';
 
 const BASE = {
@@ -19,7 +20,7 @@ const BASE = {
 
 test('what llama.cpp would compute otherwise is refused, naming it', () => {
   const cases: [object, RegExp][] = [
-    [{ model_type: 'gemma2' }, /no table for GGUF of model_type 'gemma2'/],
+    [{ model_type: 'opt' }, /no table for GGUF of model_type 'opt'/],
     [{ model_type: 'constructor' }, /'constructor'/],
     [{ rope_scaling: { rope_type: 'dynamic', factor: 2 } }, /RoPE scaling/],
     [{ rope_parameters: { rope_type: 'yarn', factor: 2, attention_factor: 1.5 } }, /RoPE scaling/],
@@ -61,7 +62,8 @@ test('the factors of Llama 3.1: short waves stay, long ones are stretched', () =
     ...{ rope_type: 'llama3', factor: 8, low_freq_factor: 1, high_freq_factor: 4 },
     original_max_position_embeddings: 8192,
   };
-  const { ropeFactors } = ggufModel('DIR', { ...BASE, head_dim: 128, rope_theta: 500_000, rope_scaling });
+  const { ropeTensors } = ggufModel('DIR', { ...BASE, head_dim: 128, rope_theta: 500_000, rope_scaling });
+  const ropeFactors = ropeTensors.get('rope_freqs.weight');
   assert.equal(ropeFactors?.length, 64);
   assert.equal(ropeFactors?.[0], 1);
   assert.equal(ropeFactors?.[63], 8);
@@ -69,15 +71,21 @@ test('the factors of Llama 3.1: short waves stay, long ones are stretched', () =
   const first = [...(ropeFactors ?? [])].findIndex((factor) => factor > 1);
   const wavelength = (i: number) => 2 * Math.PI * 500_000 ** (i / 64);
   assert.ok(wavelength(first - 1) < 2048 && wavelength(first) >= 2048);
-  assert.equal(ggufModel('DIR', BASE).ropeFactors, undefined);
+  assert.equal(ggufModel('DIR', BASE).ropeTensors.size, 0);
 });
 
+const ggufName = (name: string, type = 'llama') => nameIn(ggufArchitecture(type)!, name);
+const ggufOrder = (name: string) => orderIn(ggufArchitecture('llama')!, name);
+
 test('names: experts of both families, biases, and what has no place', () => {
-  assert.deepEqual(ggufName('model.layers.3.block_sparse_moe.experts.7.w2.weight'), {
+  assert.deepEqual(ggufName('model.layers.3.block_sparse_moe.experts.7.w2.weight', 'mixtral'), {
     name: 'blk.3.ffn_down_exps.weight',
     expert: 7,
   });
-  assert.deepEqual(ggufName('model.layers.0.self_attn.k_proj.bias'), { name: 'blk.0.attn_k.bias', heads: 'k' });
+  assert.deepEqual(ggufName('model.layers.0.self_attn.k_proj.bias'), {
+    name: 'blk.0.attn_k.bias',
+    fix: 'interleaved-k',
+  });
   for (const name of [
     'model.layers.0.self_attn.rotary_emb.inv_freq',
     'model.mtp.0.weight',

@@ -1,0 +1,200 @@
+import type { Activation, AttentionPlan, ModelPlan } from '../plan.js';
+
+/** Settings that llama.cpp reads from a file; those of a model that it does not read must be neutral. */
+export type Reads =
+  /** attention.sliding_window and its pattern; without it llama.cpp sees everything in every block. */
+  | 'windows'
+  /** rope.freq_base_swa: another theta in blocks with a window. */
+  | 'local-theta'
+  | 'soft-cap'
+  | 'logit-cap'
+  /** logit_scale, which multiplies the logits, or divides them. */
+  | 'logit-scale'
+  | 'logit-divisor'
+  | 'embedding-scale'
+  | 'residual-scale'
+  | 'attention-scale'
+  /** attention.temperature_scale. */
+  | 'temperature'
+  | 'sinks'
+  /** use_parallel_residual. */
+  | 'parallel'
+  /** rope_freqs.weight: a divisor of each frequency. */
+  | 'rope-freqs'
+  /** rope_factors_long.weight and rope_factors_short.weight. */
+  | 'rope-factors'
+  /** rope.dimension_count: a part of each head is rotated. */
+  | 'partial'
+  /** rope.scaling.yarn_beta_fast and yarn_beta_slow. */
+  | 'yarn-betas'
+  /** attention.value_scale, value_length other than key_length, heads of keys and values block by block. */
+  | 'value-scale'
+  | 'value-length'
+  | 'kv-heads';
+
+/** How llama.cpp routes tokens to experts. `key`: as the file says. */
+export interface Router {
+  readonly normalize: boolean | 'key';
+  readonly sigmoid?: boolean | 'key';
+  /** expert_weights_scale; experts in groups by the sum of their two best. */
+  readonly scale?: true;
+  readonly groups?: true;
+  /** GPT-OSS's gates. */
+  readonly clamped?: true;
+  /** leading_dense_block_count. */
+  readonly leadingDense?: true;
+  /** A key whose value is 1: every block behind the dense ones has experts. */
+  readonly step?: string;
+}
+
+/** What llama.cpp computes for an architecture, where config.json could say otherwise. Without a field: what it does for Llama. */
+export interface Computes {
+  /** Which elements of a head it turns together. None: it turns nothing. */
+  readonly pairs?: 'neighbours' | 'halves';
+  readonly reads?: readonly Reads[];
+  readonly activation?: readonly Activation[];
+  /** Multiplies q kᵀ; usually 1 / sqrt(head). */
+  readonly scale?: (plan: ModelPlan, attention: AttentionPlan) => number;
+  readonly embeddingScale?: (plan: ModelPlan) => number;
+  /** Whether a block is rotated, in a model that has windows or not; usually each. */
+  readonly turns?: (index: number, attention: AttentionPlan, windowed: boolean) => boolean;
+  /** Attention and MLP side by side; usually one behind the other. */
+  readonly parallel?: (plan: ModelPlan) => boolean;
+  /** Whether blocks with a window scale positions as the others do. */
+  readonly localScaling?: true;
+  /** Norms of q and k behind the rotation. */
+  readonly normsLast?: true;
+  /** The head is the embedding, or has a tensor of its own; usually either. */
+  readonly head?: 'tied' | 'own';
+  readonly router?: Router;
+  /** Another reason not to write a model. */
+  readonly but?: (plan: ModelPlan) => string | undefined;
+}
+
+const root = (_: ModelPlan, { headDim }: AttentionPlan): number => 1 / Math.sqrt(headDim);
+
+/** Gemma's models of so many blocks divide by the root of hidden / heads. */
+const gemmaScale =
+  (blocks: number) =>
+  (plan: ModelPlan, attention: AttentionPlan): number =>
+    plan.blocks.length === blocks
+      ? 1 / Math.sqrt(Math.trunc(plan.hidden / attention.heads))
+      : root(plan, attention);
+
+const rootHidden = ({ hidden }: ModelPlan): number => Math.sqrt(hidden);
+const always = () => true;
+const widely = (reads: readonly Reads[] = []): readonly Reads[] => ['rope-freqs', ...reads];
+const GRANITE: readonly Reads[] = [
+  ...widely(['logit-divisor', 'residual-scale', 'embedding-scale', 'attention-scale', 'rope-factors']),
+];
+const QWEN: Computes = { pairs: 'halves' };
+const SHARED: Router = { normalize: 'key', sigmoid: 'key', scale: true, groups: true, leadingDense: true };
+const LATENT: Computes = { pairs: 'neighbours', router: SHARED };
+
+/** By model_type of config.json. */
+export const GGUF_COMPUTES: Readonly<Record<string, Computes>> = {
+  llama: { pairs: 'neighbours', reads: widely() },
+  mistral: { pairs: 'neighbours', reads: widely() },
+  mixtral: { pairs: 'neighbours', reads: widely(), router: { normalize: true } },
+  ministral3: { pairs: 'neighbours', reads: widely(['temperature', 'yarn-betas']) },
+  qwen2: QWEN,
+  qwen3: QWEN,
+  qwen2_moe: { ...QWEN, router: { normalize: false } },
+  qwen3_moe: { ...QWEN, router: { normalize: true } },
+  gemma: { pairs: 'halves', activation: ['gelu_tanh'], embeddingScale: rootHidden, head: 'tied' },
+  gemma2: {
+    pairs: 'halves',
+    activation: ['gelu_tanh'],
+    reads: ['windows', 'soft-cap', 'logit-cap'],
+    scale: gemmaScale(46),
+    embeddingScale: rootHidden,
+    localScaling: true,
+    head: 'tied',
+  },
+  gemma3_text: {
+    pairs: 'halves',
+    activation: ['gelu_tanh'],
+    reads: ['windows', 'local-theta', 'logit-cap'],
+    scale: gemmaScale(62),
+    embeddingScale: rootHidden,
+  },
+  phi3: { pairs: 'halves', reads: ['rope-factors', 'partial'] },
+  olmo2: { pairs: 'halves', head: 'own' },
+  olmo3: { pairs: 'halves', reads: ['windows', 'local-theta'], head: 'own' },
+  exaone4: {
+    pairs: 'halves',
+    reads: widely(['windows']),
+    localScaling: true,
+    turns: (_, { window }, windowed) => window > 0 || !windowed,
+    but: ({ blocks }) =>
+      blocks.length === 64 || !blocks.some(({ attention }) => attention.kind === 'attention' && attention.window > 0)
+        ? undefined
+        : `it has windows in models of 64 blocks alone, and this one has ${blocks.length}`,
+  },
+  granite: { pairs: 'neighbours', reads: GRANITE },
+  granitemoe: { pairs: 'neighbours', reads: GRANITE, router: { normalize: true } },
+  glm4: { pairs: 'neighbours', reads: ['partial'] },
+  cohere: {
+    pairs: 'neighbours',
+    reads: ['logit-scale'],
+    parallel: always,
+    head: 'tied',
+    but: ({ blocks }) => {
+      const normed = blocks[0]?.attention.kind === 'attention' && blocks[0].attention.qNorm !== undefined;
+      if (normed === blocks.length >= 64) return undefined;
+      return `it has norms of q and k in models of 64 blocks and more alone, and this one has ${blocks.length}`;
+    },
+  },
+  cohere2: {
+    pairs: 'neighbours',
+    reads: ['windows', 'logit-scale'],
+    parallel: always,
+    head: 'tied',
+    localScaling: true,
+    turns: (_, { window }) => window > 0,
+  },
+  starcoder2: { pairs: 'halves', activation: ['gelu_tanh', 'gelu'] },
+  gpt2: { activation: ['gelu_tanh', 'gelu'] },
+  gpt_neox: { pairs: 'halves', reads: ['partial', 'parallel'], activation: ['gelu_tanh', 'gelu'], head: 'own' },
+  stablelm: {
+    pairs: 'halves',
+    reads: ['partial'],
+    head: 'own',
+    // It knows by the norm that only models with branches one behind the other have.
+    parallel: ({ blocks }) => blocks[0]?.parallel === true,
+  },
+  nemotron: { pairs: 'halves', reads: ['partial'], activation: ['relu2'], head: 'own' },
+  smollm3: { pairs: 'neighbours', turns: (index) => (index + 1) % 4 !== 0 },
+  arcee: { pairs: 'neighbours', reads: widely(), activation: ['relu2'] },
+  ernie4_5: { pairs: 'neighbours' },
+  hunyuan_v1_dense: { pairs: 'halves', normsLast: true },
+  seed_oss: { pairs: 'halves' },
+  gpt_oss: {
+    pairs: 'halves',
+    reads: ['windows', 'sinks'],
+    localScaling: true,
+    head: 'own',
+    router: { normalize: true, clamped: true },
+  },
+  olmoe: { pairs: 'halves', head: 'own', router: { normalize: false } },
+  dots1: { pairs: 'halves', head: 'own', router: SHARED },
+  glm4_moe: { pairs: 'halves', reads: ['partial'], router: SHARED },
+  minimax_m2: { pairs: 'halves', reads: ['partial'], head: 'own', router: { normalize: true, sigmoid: 'key' } },
+  hunyuan_v1_moe: { pairs: 'halves', normsLast: true, router: { normalize: true } },
+  ernie4_5_moe: {
+    pairs: 'neighbours',
+    router: { normalize: true, leadingDense: true, step: 'interleave_moe_layer_step' },
+  },
+  exaone_moe: {
+    pairs: 'halves',
+    reads: widely(['windows']),
+    localScaling: true,
+    head: 'own',
+    turns: (_, { window }) => window > 0,
+    router: SHARED,
+  },
+  deepseek_v2: LATENT,
+  deepseek_v3: LATENT,
+  kimi_k2: LATENT,
+  glm4_moe_lite: LATENT,
+};
