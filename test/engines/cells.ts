@@ -98,16 +98,29 @@ const ggml = (bits: number, group: string, ...more: string[]) => [
   ...more,
 ];
 const RANDOM = ggml(4, '32');
-/** Architectures of llama.cpp, by fixture, with settings that those lack which llama.cpp computes. */
-const GGUF_MODELS: Readonly<Record<string, Readonly<Record<string, unknown>>>> = {
-  ...Object.fromEntries(
-    [
-      ...['llama3-rope', 'llama-yarn-bias', 'mixtral', 'qwen2', 'qwen2_moe', 'qwen3', 'qwen3_moe'],
-      ...['gemma', 'gemma2', 'phi3', 'olmo2', 'olmo3', 'granite', 'glm4', 'cohere', 'starcoder2', 'gpt2', 'gpt_neox', 'stablelm'],
-      ...['nemotron', 'arcee', 'ernie4_5', 'hunyuan_v1_dense', 'seed_oss', 'ministral3', 'granitemoe', 'olmoe', 'dots1', 'glm4_moe'],
-      ...['minimax_m2', 'hunyuan_v1_moe', 'ernie4_5_moe', 'exaone_moe', 'deepseek_v3', 'glm4_moe_lite', 'gemma3_text', 'gpt_oss', 'smollm3', 'exaone4'],
-    ].map((kind) => [kind, {}]),
-  ),
+/** Architectures of llama.cpp, by fixture. */
+const GGUF_KINDS = [
+  ...['llama3-rope', 'llama-yarn-bias', 'mixtral', 'qwen2', 'qwen2_moe', 'qwen3', 'qwen3_moe', 'gemma', 'gemma2'],
+  ...['gemma3_text', 'phi3', 'olmo2', 'olmo3', 'granite', 'glm4', 'cohere', 'starcoder2', 'gpt2', 'gpt_neox'],
+  ...['stablelm', 'nemotron', 'hunyuan_v1_dense', 'ministral3', 'granitemoe', 'glm4_moe', 'minimax_m2'],
+  ...['hunyuan_v1_moe', 'ernie4_5_moe', 'exaone_moe', 'deepseek_v3', 'glm4_moe_lite', 'gpt_oss'],
+];
+const [OWN_KEYS, FULL] = [{ num_key_value_heads: 4 }, { sliding_window: null, layer_types: null }];
+/** Those that are written with other settings than their fixtures have, because llama.cpp computes no others; and kin of them. */
+const GGUF_MODELS: Readonly<Record<string, readonly [kind: string, config: Readonly<Record<string, unknown>>]>> = {
+  ...Object.fromEntries(GGUF_KINDS.map((kind) => [kind, [kind, {}]])),
+  arcee: ['arcee', { mlp_bias: false }],
+  ernie4_5: ['ernie4_5', { use_bias: false }],
+  seed_oss: ['seed_oss', { attention_out_bias: false }],
+  olmoe: ['olmoe', OWN_KEYS],
+  dots1: ['dots1', { ...OWN_KEYS, ...FULL }],
+  smollm3: ['smollm3', { num_hidden_layers: 4, no_rope_layers: [1, 1, 1, 0], no_rope_layer_interval: 4, use_sliding_window: false }],
+  exaone4: ['exaone4', { ...FULL, sliding_window_pattern: null }],
+  cohere2: ['cohere', { model_type: 'cohere2', sliding_window: 8, sliding_window_pattern: 2 }],
+  deepseek_v2: [
+    'deepseek_v3',
+    { model_type: 'deepseek_v2', q_lora_rank: null, n_group: 1, topk_method: 'greedy', scoring_func: 'softmax' },
+  ],
 };
 /** Architectures beside Llama, which take vLLM minutes each to look at. */
 const OTHERS = { engines: /^transformers/ };
@@ -231,8 +244,8 @@ export const FORMATS: readonly Format[] = [
     ...(name === 'q4_k' ? { commit: true } : {}),
   })),
   { name: 'q8_0, experts', target: 'gguf', options: ggml(8, '32'), model: 'tiny-qwen3-moe' },
-  ...Object.entries(GGUF_MODELS).map(([kind, config]) => ({
-    ...{ name: `q8_0 as floats, ${kind}`, target: 'gguf', options: ggml(8, '32') },
+  ...Object.entries(GGUF_MODELS).map(([name, [kind, config]]) => ({
+    ...{ name: `q8_0 as floats, ${name}`, target: 'gguf', options: ggml(8, '32') },
     ...{ model: `random ${kind}` as const, config, floats: true },
   })),
 ];

@@ -19,7 +19,8 @@ function scalingOf(facts: GgufFacts, base: number, headDim: number): Json | unde
     const [long_factor, short_factor] = ['long', 'short'].map((which) => [
       ...floats(facts, `rope_factors_${which}.weight`),
     ]);
-    return { type: 'longrope', long_factor, short_factor };
+    const attention = facts.optional('rope.scaling.attn_factor');
+    return { type: 'longrope', long_factor, short_factor, ...(attention && { attention_factor: attention }) };
   }
   if (facts.has('rope_freqs.weight')) {
     const found = llama3Scaling(floats(facts, 'rope_freqs.weight'), base, headDim);
@@ -35,10 +36,19 @@ function scalingOf(facts: GgufFacts, base: number, headDim: number): Json | unde
       original_max_position_embeddings: original,
       ...beta(facts, 'beta_fast', 32),
       ...beta(facts, 'beta_slow', 1),
+      ...attentionFactor(facts, factor),
     };
   if (kind !== 'none' && kind !== 'longrope')
     return badGguf(facts.file.path, 'it stretches positions in a way that lpq does not know', { got: kind });
   return undefined;
+}
+
+/** What llama.cpp multiplies YaRN's own term by, as config.json has the product. */
+function attentionFactor(facts: GgufFacts, factor: number | undefined): Json {
+  const share = facts.optional('rope.scaling.attn_factor');
+  return share === undefined || factor === undefined
+    ? {}
+    : { attention_factor: share * (factor <= 1 ? 1 : 1 + 0.1 * Math.log(factor)) };
 }
 
 function beta(facts: GgufFacts, key: string, usual: number): Json {

@@ -92,6 +92,7 @@ function ofAttention(subject: GgufSubject, index: number, own: AttentionPlan): D
       : differs(part('a cap of attention'), own.softCap, 0),
     reads(subject, 'temperature') ? undefined : differs(part('queries that grow'), own.temperature !== undefined, false),
     reads(subject, 'sinks') ? undefined : differs(part('sinks'), own.sinks !== undefined, false),
+    reads(subject, 'output-bias') ? undefined : differs(part("a bias of attention's output"), own.o.bias, false),
     differs(part('chunks of attention'), own.chunk, 0),
     differs(part('heads'), `${own.heads} of ${own.headDim}`, `${head.heads} of ${head.headDim}`),
     reads(subject, 'kv-heads') ? undefined : differs(part('heads of keys and values'), own.kvHeads, head.kvHeads),
@@ -172,6 +173,9 @@ function ofBlock(subject: GgufSubject, block: BlockPlan): Difference | undefined
     own === undefined
       ? undefined
       : differs('the activation', own, activations.join(' or '), activations.some((each) => each === own)),
+    reads(subject, 'mlp-bias') || mlp.kind === 'experts' || mlp.kind === 'nothing'
+      ? undefined
+      : differs('biases of MLPs', mlp.down.bias, false),
     differs('a limited gate', 'clamped' in mlp && mlp.clamped !== undefined, false),
   ]);
 }
@@ -184,13 +188,15 @@ function ofExperts({ plan, computes }: GgufSubject, mixture: ExpertsPlan): Diffe
   const leading = plan.blocks.findIndex(({ mlp }) => mlp.kind === 'experts');
   const behind = plan.blocks.slice(leading).every(({ mlp }) => mlp.kind === 'experts');
   const grouped = routing.groups > 1;
+  // Plans have what multiplies the branch in it.
+  const residual = plan.blocks[leading]?.attention.multiplier;
   const activation = gate.kind === 'gated' && (computes.activation ?? ['silu']).some((each) => each === gate.activation);
   return first([
     differs('dense blocks before those with experts', leading, 0, leading === 0 || router.leadingDense === true),
     differs('experts in every block behind the first that has some', behind, true),
     differs('norm_topk_prob', routing.normalize, keyed(router.normalize, routing.normalize, false)),
     differs('sigmoids in the router', routing.sigmoid, keyed(router.sigmoid, routing.sigmoid, false)),
-    router.scale ? undefined : differs('routed_scaling_factor', routing.scale, 1),
+    router.scale ? undefined : differs('routed_scaling_factor', routing.scale, residual),
     differs('groups of experts', routing.groups, 1, !grouped || (router.groups === true && routing.topTwo)),
     differs('weights of experts on their inputs', routing.weighInput, false),
     differs("SparseMixer's jitter", routing.jitter, 0),

@@ -25,6 +25,9 @@ export type Reads =
   | 'rope-factors'
   /** rope.dimension_count: a part of each head is rotated. */
   | 'partial'
+  /** Biases of attention's output, and of the MLP. */
+  | 'output-bias'
+  | 'mlp-bias'
   /** rope.scaling.yarn_beta_fast and yarn_beta_slow. */
   | 'yarn-betas'
   /** attention.value_scale, value_length other than key_length, heads of keys and values block by block. */
@@ -83,9 +86,16 @@ const gemmaScale =
 
 const rootHidden = ({ hidden }: ModelPlan): number => Math.sqrt(hidden);
 const always = () => true;
+const BIASES: readonly Reads[] = ['output-bias', 'mlp-bias'];
 const widely = (reads: readonly Reads[] = []): readonly Reads[] => ['rope-freqs', ...reads];
+/** All heads have keys and values of their own. */
+const manyHeads = ({ blocks }: ModelPlan): string | undefined => {
+  const own = blocks[0]?.attention;
+  if (own?.kind !== 'attention' || own.heads === own.kvHeads) return undefined;
+  return `it has as many heads of keys as of queries, and this one ${own.kvHeads} and ${own.heads}`;
+};
 const GRANITE: readonly Reads[] = [
-  ...widely(['logit-divisor', 'residual-scale', 'embedding-scale', 'attention-scale', 'rope-factors']),
+  ...widely(['output-bias', 'mlp-bias', 'logit-divisor', 'residual-scale', 'embedding-scale', 'attention-scale', 'rope-factors']),
 ];
 const QWEN: Computes = { pairs: 'halves' };
 const SHARED: Router = { normalize: 'key', sigmoid: 'key', scale: true, groups: true, leadingDense: true };
@@ -93,10 +103,10 @@ const LATENT: Computes = { pairs: 'neighbours', router: SHARED };
 
 /** By model_type of config.json. */
 export const GGUF_COMPUTES: Readonly<Record<string, Computes>> = {
-  llama: { pairs: 'neighbours', reads: widely() },
-  mistral: { pairs: 'neighbours', reads: widely() },
+  llama: { pairs: 'neighbours', reads: widely(BIASES) },
+  mistral: { pairs: 'neighbours', reads: widely(BIASES) },
   mixtral: { pairs: 'neighbours', reads: widely(), router: { normalize: true } },
-  ministral3: { pairs: 'neighbours', reads: widely(['temperature', 'yarn-betas']) },
+  ministral3: { pairs: 'neighbours', reads: widely(['temperature', 'yarn-betas', ...BIASES]) },
   qwen2: QWEN,
   qwen3: QWEN,
   qwen2_moe: { ...QWEN, router: { normalize: false } },
@@ -153,9 +163,9 @@ export const GGUF_COMPUTES: Readonly<Record<string, Computes>> = {
     localScaling: true,
     turns: (_, { window }) => window > 0,
   },
-  starcoder2: { pairs: 'halves', activation: ['gelu_tanh', 'gelu'] },
-  gpt2: { activation: ['gelu_tanh', 'gelu'] },
-  gpt_neox: { pairs: 'halves', reads: ['partial', 'parallel'], activation: ['gelu_tanh', 'gelu'], head: 'own' },
+  starcoder2: { pairs: 'halves', reads: BIASES, activation: ['gelu_tanh', 'gelu'] },
+  gpt2: { reads: BIASES, activation: ['gelu_tanh', 'gelu'] },
+  gpt_neox: { pairs: 'halves', reads: ['partial', 'parallel', ...BIASES], activation: ['gelu_tanh', 'gelu'], head: 'own' },
   stablelm: {
     pairs: 'halves',
     reads: ['partial'],
@@ -163,21 +173,21 @@ export const GGUF_COMPUTES: Readonly<Record<string, Computes>> = {
     // It knows by the norm that only models with branches one behind the other have.
     parallel: ({ blocks }) => blocks[0]?.parallel === true,
   },
-  nemotron: { pairs: 'halves', reads: ['partial'], activation: ['relu2'], head: 'own' },
+  nemotron: { pairs: 'halves', reads: ['partial', ...BIASES], activation: ['relu2'], head: 'own' },
   smollm3: { pairs: 'neighbours', turns: (index) => (index + 1) % 4 !== 0 },
   arcee: { pairs: 'neighbours', reads: widely(), activation: ['relu2'] },
-  ernie4_5: { pairs: 'neighbours' },
+  ernie4_5: { pairs: 'neighbours', reads: ['output-bias'] },
   hunyuan_v1_dense: { pairs: 'halves', normsLast: true },
   seed_oss: { pairs: 'halves' },
   gpt_oss: {
     pairs: 'halves',
-    reads: ['windows', 'sinks'],
+    reads: ['windows', 'sinks', 'output-bias'],
     localScaling: true,
     head: 'own',
     router: { normalize: true, clamped: true },
   },
-  olmoe: { pairs: 'halves', head: 'own', router: { normalize: false } },
-  dots1: { pairs: 'halves', head: 'own', router: SHARED },
+  olmoe: { pairs: 'halves', head: 'own', router: { normalize: false }, but: manyHeads },
+  dots1: { pairs: 'halves', head: 'own', router: SHARED, but: manyHeads },
   glm4_moe: { pairs: 'halves', reads: ['partial'], router: SHARED },
   minimax_m2: { pairs: 'halves', reads: ['partial'], head: 'own', router: { normalize: true, sigmoid: 'key' } },
   hunyuan_v1_moe: { pairs: 'halves', normsLast: true, router: { normalize: true } },

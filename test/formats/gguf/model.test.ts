@@ -136,7 +136,7 @@ test('a tokenizer with byte fallback: types, scores by the rank of merges, added
 });
 
 test('splitting patterns have names; an unknown one is told; other tokenizers are refused', () => {
-  const bpe = { type: 'BPE', vocab: { a: 0 }, merges: [] };
+  const bpe = { type: 'BPE', vocab: { a: 0 }, merges: [], ignore_merges: true };
   const split = (Regex: string) => ({
     type: 'Sequence',
     pretokenizers: [
