@@ -8,13 +8,15 @@ export interface GgufName {
   /** The slice of a stack: of experts, or of the norms of heads. */
   readonly expert?: number;
   readonly fix?: Fix;
+  readonly minusExp?: true;
+  readonly plain?: true;
 }
 
-/** A part of GGUF's, as the checkpoint's name leads to it; with `suffix` it has no .weight or .bias in the checkpoint. */
+/** A part of GGUF's, as the checkpoint's name leads to it; `whole`: with its suffix, or its lack of one. */
 interface Found {
   readonly part: string;
   readonly whole: boolean;
-  readonly fix?: Fix;
+  readonly facts: Omit<PartName, 'to'>;
 }
 
 interface Inverse {
@@ -22,6 +24,9 @@ interface Inverse {
   readonly block: ReadonlyMap<string, Found>;
   readonly order: readonly string[];
 }
+
+/** What a part of a block ends in that is not of its name. */
+const SUFFIX = /\.(weight|bias)$|\.$/;
 
 const inverses = new WeakMap<GgufArchitecture, Inverse>();
 
@@ -33,11 +38,11 @@ function inverseOf(architecture: GgufArchitecture): Inverse {
     outer: new Map(Object.entries(architecture.outer).map(([part, entry]) => [named(entry).to, part])),
     block: new Map(
       Object.entries(architecture.block).map(([part, entry]) => {
-        const { to, fix } = named(entry);
-        return [to, { part, whole: part.includes('.'), ...(fix && { fix }) }];
+        const { to, ...facts } = named(entry);
+        return [to, { part: part.replace(/\.$/, ''), whole: SUFFIX.test(part), facts }];
       }),
     ),
-    order: Object.keys(architecture.block).map((part) => part.split('.')[0] as string),
+    order: Object.keys(architecture.block).map((part) => part.replace(SUFFIX, '')),
   };
   inverses.set(architecture, made);
   return made;
@@ -57,12 +62,12 @@ export function ggufName(architecture: GgufArchitecture, name: string): GgufName
     return found?.whole === whole ? found : undefined;
   };
   const exact = find(path, true);
-  if (exact) return { name: `blk.${layer}.${exact.part}`, ...(exact.fix && { fix: exact.fix }) };
+  if (exact) return { name: `blk.${layer}.${exact.part}`, ...exact.facts };
   const [, before, expert, after] = /^(.+)\.(\d+)(\..+|)$/.exec(inner) ?? [];
   const found = find(inner, false) ?? (before === undefined ? undefined : find(`${before}.{expert}${after}`, false));
   if (!found) return undefined;
   const stacked = expert === undefined || block.has(inner) ? {} : { expert: Number(expert) };
-  return { name: `blk.${layer}.${found.part}.${kind}`, ...stacked, ...(found.fix && { fix: found.fix }) };
+  return { name: `blk.${layer}.${found.part}.${kind}`, ...stacked, ...found.facts };
 }
 
 /** The tensor of linear `name` in whichever architecture has such a linear; undefined where none has. */
@@ -79,7 +84,7 @@ export const ROPE_TENSORS = ['rope_freqs.weight', 'rope_factors_long.weight', 'r
 
 /** Order of tensors in the file: the outer ones, then block by block. */
 export function ggufOrder(architecture: GgufArchitecture, name: string): number {
-  const block = /^blk\.(\d+)\.(\w+)\./.exec(name);
+  const block = /^blk\.(\d+)\.([\w.]+)/.exec(name.replace(SUFFIX, ''));
   if (!block) return [...Object.keys(architecture.outer), ...ROPE_TENSORS].indexOf(name);
   return (Number(block[1]) + 1) * 100 + inverseOf(architecture).order.indexOf(block[2] as string);
 }

@@ -8,7 +8,8 @@ import { type GgufModel, ggufModel } from '../model/gguf/model.js';
 import type { WeightSource } from '../model/source.js';
 import { decodeValues } from '../verify/decode-gguf.js';
 import { GGUF_FILE } from '../verify/gguf-context.js';
-import { checkpointNames, fixOf, isPlusOne } from '../verify/gguf-tables.js';
+import { checkpointShape } from '../../formats/gguf/source/places.js';
+import { checkpointNames, fixOf, isMinusExp, isPlusOne } from '../verify/gguf-tables.js';
 
 /** A GGUF artifact as a weight source under the checkpoint's names: blocks are decoded to f32 with the verifier's tables. */
 export class GgufSource implements WeightSource {
@@ -45,7 +46,9 @@ export class GgufSource implements WeightSource {
     const { tensor, row } = this.find(name);
     const { rows, columns, rank } = this.file.matrix(tensor);
     if (row !== undefined) return [columns];
-    return rank > 1 || fixOf(this.model, tensor) === 'one-row' ? [rows, columns] : [columns];
+    const fix = fixOf(this.model, tensor);
+    // Conv1D stays turned over: quantized().
+    return checkpointShape(fix === 'turned' ? undefined : fix, rank > 1 ? [rows, columns] : [columns]);
   }
 
   /** Conv1D lies turned over, as modules do. */
@@ -59,8 +62,10 @@ export class GgufSource implements WeightSource {
     const shape = this.shape(name);
     const shaped = row === undefined ? whole.view(shape) : whole.view(shape, row * (shape[0] as number));
     whole.dispose();
-    if (!isPlusOne(this.model, tensor)) return shaped;
-    const less = fromTyped('f32', shape, typed<Float32Array>(shaped).map((value) => value - 1));
+    const [plusOne, minusExp] = [isPlusOne(this.model, tensor), isMinusExp(this.model, tensor)];
+    if (!plusOne && !minusExp) return shaped;
+    const back = plusOne ? (value: number) => value - 1 : (value: number) => Math.log(-value);
+    const less = fromTyped('f32', shape, typed<Float32Array>(shaped).map(back));
     shaped.dispose();
     return less;
   }

@@ -3,6 +3,7 @@ import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import type { GgufFile } from '../../formats/gguf/read.js';
 import { compareNatural } from '../../formats/canonical/order.js';
 import { ggufOrder } from '../../formats/gguf/names.js';
+import { stateGroups } from '../model/gguf/facts.js';
 import type { GgufModel } from '../model/gguf/model.js';
 import { buildGraph } from '../model/graph.js';
 import { blockTypeOf, factsOfCanonical, factsOfPacked } from './gguf-forms.js';
@@ -61,15 +62,15 @@ export function expectedTensors(
   for (const [name, dtype, stored] of carriedOf(manifest, canonical, model, file)) {
     const place = storedName(model, name);
     if (!place) continue;
-    const turned = fixOf(model, place.tensor) === 'turned' && stored?.length === 2;
-    const shape = asVector((turned ? stored.toReversed() : stored) ?? needed.get(name));
+    const shape = fileShape(model, place.tensor, stored ?? needed.get(name), stored !== undefined);
     const plain = dtype === undefined ? PLAIN : plainOf(dtype);
     if (plain !== undefined) add(name, { shape, types: carriedTypes(place.tensor, shape, plain, manifest.target) });
   }
   const problems: string[] = [];
   for (const [name, shape] of needed) {
     const found = weights.get(name);
-    const want = asVector(shape);
+    const place = storedName(model, name);
+    const want = place && fileShape(model, place.tensor, shape, false);
     if (!found) problems.push(`the file lacks '${name}', which the model of config.json needs`);
     else if (found.shape && `${found.shape}` !== `${want}`)
       problems.push(`'${name}' is [${found.shape}], but the model of config.json needs [${want}]`);
@@ -98,6 +99,23 @@ function sliceName({ tensor, slice }: { readonly tensor: string; readonly slice?
   return slice === undefined ? tensor : `${tensor}[${slice}]`;
 }
 
+/** How the file has the shape of a tensor; `stored`: it is the checkpoint's, which has Conv1D as [K, N]. */
+function fileShape(
+  model: GgufModel,
+  tensor: string,
+  shape: readonly number[] | undefined,
+  stored: boolean,
+): readonly number[] | undefined {
+  const fix = fixOf(model, tensor);
+  if (shape === undefined) return undefined;
+  const [first = 1] = shape;
+  if (fix === 'squeezed' && shape.length === 3) return [first, shape[2] as number];
+  if (fix === 'column') return [first, 1];
+  const groups = stateGroups(model.plan);
+  if (fix === 'groups') return [groups, first / groups];
+  return fix === 'turned' && shape.length === 2 && stored ? shape.toReversed() : asVector(shape);
+}
+
 /** A gate with one output is a vector to llama.cpp. */
 function asVector(shape: readonly number[] | undefined): readonly number[] | undefined {
   return shape?.length === 2 && shape[0] === 1 ? shape.slice(1) : shape;
@@ -112,7 +130,7 @@ function carriedTypes(
 ): readonly string[] {
   const same = typeof plain === 'string' ? [plain] : plain;
   const outer = tensor === 'token_embd.weight' || tensor === 'output.weight';
-  if (/^position_embd|\.ffn_gate_inp|_norm\./.test(tensor)) return ['f32'];
+  if (/^position_embd|\.ffn_gate_inp|_norm\.|\.ssm_(conv1d|a|d|norm)\b|shortconv\.conv/.test(tensor)) return ['f32'];
   if (shape === undefined) return outer ? ['q6_k', 'q8_0', ...same] : ['f32', ...same];
   if (shape.length === 1) return ['f32'];
   const columns = shape[1] as number;

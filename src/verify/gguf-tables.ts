@@ -33,19 +33,23 @@ export function checkpointNames({ names }: GgufModel, tensor: string, rows: numb
 export const isOfRows = (names: GgufArchitecture, tensor: string): boolean =>
   (checkpointPlace(names, tensor)?.to.includes('{expert}') ?? false) && /(_norm\.weight|\.bias)$/.test(tensor);
 
-export const fixOf = ({ names }: GgufModel, tensor: string): Fix | undefined =>
-  checkpointPlace(names, tensor.replace(/\[\d+\]$/, ''))?.fix;
+export const placeOf = ({ names }: GgufModel, tensor: string) => checkpointPlace(names, tensor.replace(/\[\d+\]$/, ''));
+
+export const fixOf = (model: GgufModel, tensor: string): Fix | undefined => placeOf(model, tensor)?.fix;
 
 /** Whether the file has 1 + the numbers of the checkpoint. */
 export const isPlusOne = (model: GgufModel, tensor: string): boolean =>
-  model.plan.finalNorm?.offset === 1 && /norm\.weight$/.test(tensor);
+  model.plan.finalNorm?.offset === 1 && /norm\.weight$/.test(tensor) && !placeOf(model, tensor)?.plain;
+
+/** Whether it has -exp of them. */
+export const isMinusExp = (model: GgufModel, tensor: string): boolean => placeOf(model, tensor)?.minusExp === true;
 
 /** For every row of a tensor of the file, the row of the checkpoint's that it is. */
 export function storedOrder(tensor: string, rows: number, model: GgufModel): Int32Array {
   const order = Int32Array.from({ length: rows }, (_, row) => row);
   const fix = fixOf(model, tensor);
   const [attention] = model.plan.blocks.flatMap(({ attention: own }) => (own.kind === 'attention' ? [own] : []));
-  if (!attention || fix === undefined || fix === 'turned' || fix === 'one-row') return order;
+  if (!attention || (fix !== 'heads' && fix !== 'interleaved-q' && fix !== 'interleaved-k')) return order;
   const { heads: all, kvHeads } = attention;
   if (fix === 'heads') {
     const size = rows / (3 * all);

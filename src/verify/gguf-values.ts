@@ -5,7 +5,7 @@ import { decodeValues } from './decode-gguf.js';
 import { quantizedWeight } from './dequantize.js';
 import type { GgufContext, GgufExpectation } from './gguf-context.js';
 import { columnWeights } from './gguf-importance.js';
-import { fixOf, isPlusOne, storedOrder } from './gguf-tables.js';
+import { fixOf, isMinusExp, isPlusOne, storedOrder } from './gguf-tables.js';
 import { compare, convertExact, ggufNearest, nearRows, placeOf, settle, type Wrong } from './native.js';
 
 /** Weights that are looked at together: embeddings are large. */
@@ -22,7 +22,10 @@ export async function compareStored(
   whose: string,
 ): Promise<void> {
   const { rt, recorder, file, model } = context;
-  const expected = asStored(original, isPlusOne(model, tensor), fixOf(model, tensor) === 'turned');
+  const expected = asStored(original, {
+    changed: isPlusOne(model, tensor) ? (value) => value + 1 : isMinusExp(model, tensor) ? (value) => -Math.exp(value) : undefined,
+    turned: fixOf(model, tensor) === 'turned',
+  });
   const matrix = file.matrix(tensor);
   const facts = { check: 'against', tensor } as const;
   const elements = matrix.rows * matrix.columns;
@@ -124,13 +127,16 @@ async function sourceWeight(source: WeightSource, name: string, shape: readonly 
   return source.has(weight) && `${source.shape(weight)}` === `${shape}` ? source.tensor(weight) : undefined;
 }
 
-/** 1 + the numbers, or rows and columns turned over, where the file has those. Disposes of `tensor` if it is another then. */
-function asStored(tensor: Tensor, plusOne: boolean, turned: boolean): Tensor {
-  if (!plusOne && !(turned && tensor.shape.length === 2)) return tensor;
+/** Other numbers, or rows and columns turned over, where the file has those. Disposes of `tensor` if it is another then. */
+function asStored(
+  tensor: Tensor,
+  { changed, turned }: { changed: ((value: number) => number) | undefined; turned: boolean },
+): Tensor {
+  if (!changed && !(turned && tensor.shape.length === 2)) return tensor;
   const values = numbersOf(tensor);
   const [rows = 1, columns = 1] = tensor.shape;
-  const made = plusOne
-    ? fromTyped('f32', tensor.shape, values.map((value) => value + 1))
+  const made = changed
+    ? fromTyped('f32', tensor.shape, values.map(changed))
     : fromTyped('f32', [columns, rows], Float32Array.from(values, (_, i) => values[(i % rows) * columns + Math.floor(i / rows)] as number));
   tensor.dispose();
   return made;

@@ -19,7 +19,7 @@ import { type BlocksFrom, expectedEntries } from './gguf-metadata.js';
 import { checkCarried, verifyGgufModule } from './gguf-modules.js';
 import { type ExpectedTensors, expectedTensors, headerTensors } from './gguf-plan.js';
 import { checkModel, checkRope } from './gguf-read-back.js';
-import { expectedRope } from './gguf-tables.js';
+import { expectedRope, fixOf } from './gguf-tables.js';
 import { type ModuleReport, Recorder, type VerifyReport } from './report.js';
 import type { VerifyOptions } from './verify.js';
 
@@ -174,7 +174,8 @@ function checkManifest(
       message: `module '${module}' is listed with a tensor or layout that differs from the file`,
     });
     const facts = `module '${module}': lpq.json says more about it than GGUF holds`;
-    const plain = (ranks ?? packing ?? transposed ?? activations) === undefined;
+    const turned = fixOf(model, stored) === 'turned' || undefined;
+    const plain = (ranks ?? packing ?? activations) === undefined && transposed === turned;
     recorder.check(plain, { check: 'tensors', module, message: facts });
   }
   for (const tensor of new Set([...carried, ...Object.keys(manifest.carried)])) {

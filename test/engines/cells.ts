@@ -117,6 +117,20 @@ const GGUF_MODELS: Readonly<Record<string, readonly [kind: string, config: Reado
   smollm3: ['smollm3', { num_hidden_layers: 4, no_rope_layers: [1, 1, 1, 0], no_rope_layer_interval: 4, use_sliding_window: false }],
   exaone4: ['exaone4', { ...FULL, sliding_window_pattern: null }],
   cohere2: ['cohere', { model_type: 'cohere2', sliding_window: 8, sliding_window_pattern: 2 }],
+  hy_v3: ['hy_v3', {}],
+  mimo_v2_flash: ['mimo_v2_flash', {}],
+  llama4_text: [
+    'llama4_text',
+    {
+      ...{ num_hidden_layers: 4, no_rope_layers: [1, 1, 1, 0], moe_layers: [1, 3], layer_types: null },
+      ...{ attention_chunk_size: 8192, attn_scale: 0.1, floor_scale: 8192, interleave_moe_layer_step: 2 },
+    },
+  ],
+  lfm2: ['lfm2', { conv_bias: false }],
+  lfm2_moe: ['lfm2_moe', {}],
+  qwen3_next: ['qwen3_next', {}],
+  jamba: ['jamba', {}],
+  nemotron_h: ['nemotron_h', { num_hidden_layers: 4, hybrid_override_pattern: 'M*-M' }],
   deepseek_v2: [
     'deepseek_v3',
     { model_type: 'deepseek_v2', q_lora_rank: null, n_group: 1, topk_method: 'greedy', scoring_func: 'softmax' },

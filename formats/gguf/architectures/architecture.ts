@@ -17,6 +17,8 @@ export interface GgufArchitecture {
   readonly normsPlusOne?: true;
   /** Latent attention: the linear of a block that makes keys and values of the latent vector, of which the file may have halves. */
   readonly latent?: string;
+  /** Values of heads may be narrower than keys. */
+  readonly ownValues?: true;
   /** Of several rows of one name: whether a file is of this one, if it does not name it (lpq.model_type). The row without is the usual one. */
   readonly is?: (facts: GgufFacts) => boolean;
   /** Keys of config.json beside those of every model. */

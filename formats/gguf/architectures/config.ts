@@ -18,7 +18,9 @@ export function sizes(facts: GgufFacts, { hidden, heads, headDim, layers }: Shar
     intermediate_size: facts.number('feed_forward_length'),
     num_hidden_layers: layers,
     num_attention_heads: heads,
-    num_key_value_heads: facts.optional('attention.head_count_kv') ?? heads,
+    num_key_value_heads: facts.isList('attention.head_count_kv')
+      ? Math.max(...facts.each('attention.head_count_kv', layers))
+      : (facts.optional('attention.head_count_kv') ?? heads),
     head_dim: headDim,
     max_position_embeddings: facts.number('context_length'),
   };

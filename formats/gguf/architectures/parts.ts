@@ -8,15 +8,25 @@ export type Fix =
   /** The checkpoint has [K, N]. */
   | 'turned'
   /** A vector that is a matrix of one row in the checkpoint. */
-  | 'one-row';
+  | 'one-row'
+  /** [channels, taps] of a convolution, [channels, 1, taps] in the checkpoint. */
+  | 'squeezed'
+  /** [n, 1] of a vector. */
+  | 'column'
+  /** [groups, n / groups] of a vector. */
+  | 'groups';
 
 /** Where a tensor goes: its name with {expert} where it is a stack of them; without a suffix of its own it keeps .weight or .bias. */
 export interface PartName {
   readonly to: string;
   readonly fix?: Fix;
+  /** The file has -exp of the checkpoint's numbers. */
+  readonly minusExp?: true;
+  /** A norm that has no 1 added where others of the model have. */
+  readonly plain?: true;
 }
 
-/** By the part of a block, with or without .weight or .bias. */
+/** By the part of a block, with or without .weight or .bias; NAME. has neither. */
 export type PartNames = Readonly<Record<string, PartName | string>>;
 
 /** The outer tensors and the parts of a block of Llama and its kin. */

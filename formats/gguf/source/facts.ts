@@ -33,6 +33,22 @@ export class GgufFacts {
     return shortest(first);
   }
 
+  /** A number for each of `layers` blocks, stated once or one by one. */
+  each(key: string, layers: number): readonly number[] {
+    if (!this.isList(key)) return new Array<number>(layers).fill(this.number(key));
+    const found = this.list<number>(key, 'number') ?? [];
+    if (found.length >= layers) return found.slice(0, layers);
+    return badGguf(this.file.path, `the key '${this.full(key)}' has not a number for each block`, {
+      got: found.length,
+      expected: layers,
+    });
+  }
+
+  /** How many tensors are so named. */
+  tensors(name: RegExp): number {
+    return [...this.file.tensors.keys()].filter((each) => name.test(each)).length;
+  }
+
   /** Whether it has a value for each block. */
   isList(key: string): boolean {
     return Array.isArray(this.value(key));

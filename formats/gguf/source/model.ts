@@ -26,7 +26,7 @@ export function ggufSourceModel(file: GgufModelFile): GgufSourceModel {
   const valueDim = facts.optional('attention.value_length') ?? headDim;
   if (!(heads > 0) || !Number.isInteger(headDim) || headDim < 1)
     badGguf(file.path, 'its heads do not divide its embeddings', { got: `${hidden} / ${heads}` });
-  if (valueDim !== headDim && architecture.latent === undefined)
+  if (valueDim !== headDim && architecture.latent === undefined && !architecture.ownValues)
     badGguf(file.path, 'its keys and values differ in length', { got: `${headDim}, ${valueDim}` });
   const shared: Shared = { hidden, heads, headDim, layers: facts.number('block_count') };
   const [vocab = 0, columns = 0] = facts.shape('token_embd.weight');
@@ -41,7 +41,10 @@ export function ggufSourceModel(file: GgufModelFile): GgufSourceModel {
     ...tokenIds(facts),
     dtype: dtypeOf(file),
   };
-  return { facts, architecture, shared, kvHeads: facts.optional('attention.head_count_kv') ?? heads, config };
+  const stated = facts.isList('attention.head_count_kv')
+    ? Math.max(...facts.each('attention.head_count_kv', shared.layers))
+    : facts.optional('attention.head_count_kv');
+  return { facts, architecture, shared, kvHeads: stated ?? heads, config };
 }
 
 /** The row of a file: the one that it names, or is of, or the usual one of its name. */

@@ -84,12 +84,12 @@ export class GgufTensors implements TensorReader {
     return out;
   }
 
-  private made({ entry, from, position, bytes, fix, minusOne }: Place): Tensor {
+  private made({ entry, from, position, bytes, fix, minusOne, minusExp }: Place): Tensor {
     const own = dtypeFacts(entry.dtype).native as DType;
     const { holds } = from.type;
     const { map } = from.part;
     const order = this.orderOf(fix, entry);
-    if (typeof holds === 'string' && !order && !minusOne && fix !== 'turned')
+    if (typeof holds === 'string' && !order && !minusOne && !minusExp && fix !== 'turned')
       return map.tensor(own, entry.shape, position);
     const view = map.tensor('u8', [bytes], position);
     const stored = order ? takeRows(typed<Uint8Array>(view), order) : typed<Uint8Array>(view);
@@ -98,9 +98,10 @@ export class GgufTensors implements TensorReader {
     else holds(stored, bytes / from.type.bytes, typed<Float32Array>(out));
     view.dispose();
     if (fix === 'turned') turn(out);
-    if (minusOne) {
+    if (minusOne || minusExp) {
       const values = typed<Float32Array>(out);
-      for (let i = 0; i < values.length; i++) values[i] = (values[i] as number) - 1;
+      const change = minusOne ? (value: number) => value - 1 : (value: number) => Math.log(-value);
+      for (let i = 0; i < values.length; i++) values[i] = change(values[i] as number);
     }
     return out;
   }

@@ -1,8 +1,9 @@
 import type { AttentionPlan, BlockPlan } from '../plan.js';
 import type { ExpertsPlan } from '../plan-experts.js';
-import { attentions, type GgufSubject, latents, mixtures, reads, ropes } from './facts.js';
+import { attentions, type GgufSubject, latents, mixers, mixtures, reads, ropes } from './facts.js';
 import { scaledRope } from './rope.js';
-import { normOf } from './entries.js';
+import type { Router } from './computes.js';
+import { normOf, stepOf } from './entries.js';
 
 /** What differs: in words, with what the model has and what llama.cpp computes. */
 export interface Difference {
@@ -52,17 +53,27 @@ const CHECKS: readonly Check[] = [
 ];
 
 /** Parts that llama.cpp has nothing for. */
-function kinds({ plan, names }: GgufSubject): Difference | undefined {
+function kinds({ plan, names, computes }: GgufSubject): Difference | undefined {
   const wanted = names.latent === undefined ? 'attention' : 'mla';
-  const other = plan.blocks.find(({ attention }) => attention.kind !== wanted)?.attention.kind;
+  const core = mixers(plan)[0]?.[1].core.kind;
+  const other = plan.blocks.find(
+    ({ attention: { kind } }) =>
+      kind !== wanted && !(computes.mixer && kind === 'recurrent') && !(computes.single && kind === 'nothing'),
+  )?.attention.kind;
   const { perLayer, streams, hyper, projectOut } = plan;
   const extra = perLayer ?? streams ?? hyper ?? projectOut ?? plan.blocks.find(({ altUp }) => altUp)?.altUp;
   return first([
     differs('what mixes the tokens of a block', other ?? wanted, wanted),
     differs('what stands around its blocks', extra === undefined ? 'nothing' : 'more', 'nothing'),
-    differs('MLPs in every block', plan.blocks.some(({ mlp }) => mlp.kind === 'nothing') ? 'no' : 'yes', 'yes'),
+    core === undefined ? undefined : differs('the kind of recurrent layers', core, computes.mixer?.kind),
+    differs('biases of convolutions', biasedConv(plan), false),
+    computes.single ? undefined : differs('MLPs in every block', plan.blocks.some(({ mlp }) => mlp.kind === 'nothing') ? 'no' : 'yes', 'yes'),
   ]);
 }
+
+/** Biases of short convolutions, which llama.cpp has no place for. */
+const biasedConv = (plan: GgufSubject['plan']): boolean =>
+  mixers(plan).some(([, { core, feed }]) => core.kind === 'conv' && (core.conv.bias !== undefined || feed[0]?.bias === true));
 
 function multipliers(subject: GgufSubject): Difference | undefined {
   const { plan, computes } = subject;
@@ -90,21 +101,24 @@ function ofAttention(subject: GgufSubject, index: number, own: AttentionPlan): D
     reads(subject, 'soft-cap')
       ? differs(part('the cap of attention'), own.softCap, head.softCap)
       : differs(part('a cap of attention'), own.softCap, 0),
-    reads(subject, 'temperature') ? undefined : differs(part('queries that grow'), own.temperature !== undefined, false),
+    reads(subject, 'temperature') ? undefined : differs(part('queries that grow'), growth(own.temperature), own.rope ? 'no' : growth(computes.temperature)),
     reads(subject, 'sinks') ? undefined : differs(part('sinks'), own.sinks !== undefined, false),
     reads(subject, 'output-bias') ? undefined : differs(part("a bias of attention's output"), own.o.bias, false),
-    differs(part('chunks of attention'), own.chunk, 0),
+    differs(part('chunks of attention'), own.chunk, own.rope ? (computes.chunk ?? 0) : 0),
+    differs(part('gates of outputs'), own.outputGate ?? false, computes.outputGate ?? false),
     differs(part('heads'), `${own.heads} of ${own.headDim}`, `${head.heads} of ${head.headDim}`),
     reads(subject, 'kv-heads') ? undefined : differs(part('heads of keys and values'), own.kvHeads, head.kvHeads),
     reads(subject, 'value-length') ? undefined : differs(part('dimensions of values'), own.valueDim, own.headDim),
     reads(subject, 'value-scale') ? undefined : differs(part('what multiplies values'), own.valueScale, 1),
     differs(part('norms of q and k after the rotation'), own.normsLast ?? false, computes.normsLast ?? false, !own.qNorm || (own.normsLast ?? false) === (computes.normsLast ?? false)),
-    differs(part('an indexer, gates of outputs, or keys of other blocks'), odd(own), 'none'),
+    differs(part('an indexer, or keys of other blocks'), odd(own), 'none'),
   ]);
 }
 
-function odd({ indexer, outputGate, reads: other, keysAsValues, vNorm }: AttentionPlan): string {
-  return indexer || outputGate || other !== undefined || keysAsValues || vNorm ? 'some' : 'none';
+const growth = (by: AttentionPlan['temperature']): string => (by ? `${by.beta}, ${by.length}, ${by.offset}` : 'no');
+
+function odd({ indexer, reads: other, keysAsValues, vNorm }: AttentionPlan): string {
+  return indexer || other !== undefined || keysAsValues || vNorm ? 'some' : 'none';
 }
 
 /** Which blocks turn, and which elements. */
@@ -186,24 +200,33 @@ function ofExperts({ plan, computes }: GgufSubject, mixture: ExpertsPlan): Diffe
   const { routing, gate, latent, apart } = mixture;
   const keyed = <T>(said: T | 'key' | undefined, own: T, otherwise: T): T => (said === 'key' ? own : (said ?? otherwise));
   const leading = plan.blocks.findIndex(({ mlp }) => mlp.kind === 'experts');
-  const behind = plan.blocks.slice(leading).every(({ mlp }) => mlp.kind === 'experts');
   const grouped = routing.groups > 1;
   // Plans have what multiplies the branch in it.
   const residual = plan.blocks[leading]?.attention.multiplier;
   const activation = gate.kind === 'gated' && (computes.activation ?? ['silu']).some((each) => each === gate.activation);
   return first([
-    differs('dense blocks before those with experts', leading, 0, leading === 0 || router.leadingDense === true),
-    differs('experts in every block behind the first that has some', behind, true),
+    ...(router.anywhere ? [] : [placed(plan, router)]),
     differs('norm_topk_prob', routing.normalize, keyed(router.normalize, routing.normalize, false)),
     differs('sigmoids in the router', routing.sigmoid, keyed(router.sigmoid, routing.sigmoid, false)),
     router.scale ? undefined : differs('routed_scaling_factor', routing.scale, residual),
     differs('groups of experts', routing.groups, 1, !grouped || (router.groups === true && routing.topTwo)),
-    differs('weights of experts on their inputs', routing.weighInput, false),
+    differs('weights of experts on their inputs', routing.weighInput, router.weighInput ?? false),
     differs("SparseMixer's jitter", routing.jitter, 0),
     differs('a table of experts by token', routing.root !== undefined, false),
     differs('gates of experts', gate.kind, router.clamped ? 'clamped' : 'gated', router.clamped ? isOss(gate) : activation),
     differs('experts on latent vectors, or apart', (latent ?? apart) !== undefined, false),
   ]);
+}
+
+/** Where llama.cpp expects experts. */
+function placed({ blocks }: GgufSubject['plan'], { leadingDense, step }: Router): Difference | undefined {
+  const leading = blocks.findIndex(({ mlp }) => mlp.kind === 'experts');
+  const every = step === undefined || leadingDense ? 1 : stepOf({ blocks });
+  const wrong = blocks.findIndex(({ mlp }, index) => {
+    const sparse = leadingDense ? index >= leading : (index + 1) % every === 0;
+    return sparse !== (mlp.kind === 'experts');
+  });
+  return wrong < 0 ? undefined : { what: `whether block ${wrong} has experts`, got: blocks[wrong]?.mlp.kind, expected: 'another kind' };
 }
 
 const isOss = (gate: ExpertsPlan['gate']): boolean =>

@@ -1,3 +1,4 @@
+import type { MixerCore } from '../mixers/plan.js';
 import type { Activation, AttentionPlan, ModelPlan } from '../plan.js';
 
 /** Settings that llama.cpp reads from a file; those of a model that it does not read must be neutral. */
@@ -46,8 +47,14 @@ export interface Router {
   readonly clamped?: true;
   /** leading_dense_block_count. */
   readonly leadingDense?: true;
-  /** A key whose value is 1: every block behind the dense ones has experts. */
+  /** A key of how many blocks there are for each with experts, which is the last of them. */
   readonly step?: string;
+  /** Experts in any blocks: llama.cpp looks which tensors there are. */
+  readonly anywhere?: true;
+  /** Weights multiply what experts read. */
+  readonly weighInput?: true;
+  /** Experts without a gate. */
+  readonly plain?: true;
 }
 
 /** What llama.cpp computes for an architecture, where config.json could say otherwise. Without a field: what it does for Llama. */
@@ -65,6 +72,15 @@ export interface Computes {
   readonly parallel?: (plan: ModelPlan) => boolean;
   /** Whether blocks with a window scale positions as the others do. */
   readonly localScaling?: true;
+  /** Chunks of attention in the blocks that turn, and how queries grow in the others. */
+  readonly chunk?: number;
+  readonly temperature?: { readonly beta: number; readonly length: number; readonly offset: number };
+  /** Recurrent layers in the place of attention, and how the file tells them: by heads of keys, of which they have 0, or a list. */
+  readonly mixer?: { readonly kind: MixerCore['kind']; readonly told: 'heads' | 'list' };
+  /** Blocks of one branch each. */
+  readonly single?: true;
+  /** Attention whose output is multiplied by gates that q makes. */
+  readonly outputGate?: true;
   /** Norms of q and k behind the rotation. */
   readonly normsLast?: true;
   /** The head is the embedding, or has a tensor of its own; usually either. */
@@ -202,6 +218,50 @@ export const GGUF_COMPUTES: Readonly<Record<string, Computes>> = {
     head: 'own',
     turns: (_, { window }) => window > 0,
     router: SHARED,
+  },
+  hy_v3: { pairs: 'halves', router: { ...SHARED, anywhere: true } },
+  mimo_v2_flash: {
+    pairs: 'halves',
+    reads: ['windows', 'local-theta', 'sinks', 'partial', 'value-scale', 'value-length', 'kv-heads'],
+    head: 'own',
+    router: { normalize: true, sigmoid: true, anywhere: true },
+  },
+  llama4_text: {
+    pairs: 'neighbours',
+    reads: widely(),
+    turns: (index) => (index + 1) % 4 !== 0,
+    chunk: 8192,
+    temperature: { beta: 0.1, length: 8192, offset: 1 },
+    normsLast: true,
+    router: { normalize: false, sigmoid: true, weighInput: true, step: 'interleave_moe_layer_step' },
+    but: ({ blocks }) => {
+      const mixture = blocks.find(({ mlp }) => mlp.kind === 'experts')?.mlp;
+      const count = mixture?.kind === 'experts' ? mixture.experts.length : 0;
+      const own = blocks[0]?.attention;
+      const normed = own?.kind === 'attention' && own.qNorm !== undefined;
+      if (normed === (count !== 128)) return undefined;
+      return `it norms q and k but in models of 128 experts, and this one has ${count}`;
+    },
+  },
+  lfm2: { pairs: 'halves', mixer: { kind: 'conv', told: 'heads' } },
+  lfm2_moe: {
+    pairs: 'halves',
+    mixer: { kind: 'conv', told: 'heads' },
+    router: { normalize: true, sigmoid: 'key', leadingDense: true },
+  },
+  qwen3_next: {
+    pairs: 'halves',
+    reads: ['partial'],
+    mixer: { kind: 'delta', told: 'list' },
+    outputGate: true,
+    router: { normalize: true },
+  },
+  jamba: { mixer: { kind: 'mamba', told: 'heads' }, router: { normalize: false, anywhere: true } },
+  nemotron_h: {
+    activation: ['relu2'],
+    mixer: { kind: 'mamba2', told: 'heads' },
+    single: true,
+    reads: BIASES,
   },
   deepseek_v2: LATENT,
   deepseek_v3: LATENT,

@@ -1,6 +1,6 @@
 import { bool, f32, type GgufValue, text, u32 } from '../../../formats/gguf/metadata.js';
 import type { ModelPlan, NormPlan } from '../plan.js';
-import { attentions, type GgufSubject, latents, mixtures, reads } from './facts.js';
+import { attentions, type GgufSubject, latents, mixers, mixtures, reads } from './facts.js';
 import { ropeEntries } from './rope.js';
 
 type Entry = readonly [key: string, value: GgufValue];
@@ -29,6 +29,7 @@ export function ggufEntries(subject: GgufSubject, context: number): [string, Ggu
     normEntry(plan),
     ...ropeEntries(subject),
     ...multiplierEntries(subject),
+    ...mixerEntries(subject),
     ...expertEntries(subject),
   ];
   return [
@@ -40,6 +41,10 @@ export function ggufEntries(subject: GgufSubject, context: number): [string, Ggu
 
 /** Of the MLPs of all blocks; where none has one, of the experts. */
 function widths(plan: ModelPlan): number[] {
+  if (plan.blocks.some(({ mlp }) => mlp.kind === 'nothing'))
+    return plan.blocks.map(({ mlp }) =>
+      mlp.kind === 'nothing' ? 0 : mlp.kind === 'experts' ? mlp.intermediate : mlp.down.k,
+    );
   const dense = plan.blocks.flatMap(({ mlp }) => (mlp.kind === 'experts' || mlp.kind === 'nothing' ? [] : [mlp.down.k]));
   const [first = mixtures(plan)[0]?.intermediate ?? 0] = dense;
   const uniform = dense.every((width) => width === first);
@@ -68,7 +73,7 @@ function attentionEntries(subject: GgufSubject): readonly Entry[] {
   const window = Math.max(...all.map((attention) => attention.window));
   return [
     ['attention.head_count', u32(first.heads)],
-    ['attention.head_count_kv', each(all.map(({ kvHeads }) => kvHeads))],
+    ['attention.head_count_kv', each(subject.computes.mixer?.told === 'heads' ? everyHeads(plan) : all.map(({ kvHeads }) => kvHeads))],
     ['attention.key_length', u32(first.headDim)],
     ['attention.value_length', u32(first.valueDim)],
     ...when(
@@ -76,12 +81,40 @@ function attentionEntries(subject: GgufSubject): readonly Entry[] {
       ['attention.sliding_window', u32(window)],
       ['attention.sliding_window_pattern', { type: 'bools', value: all.map((attention) => attention.window > 0) }],
     ),
+    ...when(reads(subject, 'value-scale') && first.valueScale !== 1, ['attention.value_scale', f32(first.valueScale)]),
     ...when(reads(subject, 'attention-scale'), ['attention.scale', f32(first.scale)]),
     ...when(reads(subject, 'soft-cap'), ['attn_logit_softcapping', f32(first.softCap)]),
     ...when(reads(subject, 'temperature') && first.temperature !== undefined, [
       'attention.temperature_scale',
       f32(first.temperature?.beta ?? 0),
     ]),
+  ];
+}
+
+/** Heads of keys of every block, 0 of those without attention. */
+const everyHeads = ({ blocks }: ModelPlan): number[] =>
+  blocks.map(({ attention }) => (attention.kind === 'attention' ? attention.kvHeads : 0));
+
+/** Sizes of recurrent layers. */
+function mixerEntries(subject: GgufSubject): readonly Entry[] {
+  const { plan, computes } = subject;
+  const core = mixers(plan)[0]?.[1].core;
+  if (!core) return [];
+  const list = plan.blocks.map(({ attention }) => attention.kind === 'recurrent');
+  const told = when(computes.mixer?.told === 'list', ['attention.recurrent_layers', { type: 'bools', value: list }]);
+  if (core.kind === 'conv') return [['shortconv.l_cache', u32(core.conv.taps)]];
+  const [convolved] = core.kind === 'delta' ? core.convs : [core.conv];
+  const [inner, size, rank, groups] =
+    core.kind === 'delta'
+      ? [core.heads * core.valueDim, core.keyDim, core.heads, core.keyHeads]
+      : [core.heads * core.headDim, core.size, core.kind === 'mamba' ? core.rank : core.heads, core.groups];
+  return [
+    ['ssm.conv_kernel', u32(convolved?.taps ?? 0)],
+    ['ssm.inner_size', u32(inner)],
+    ['ssm.state_size', u32(size)],
+    ['ssm.time_step_rank', u32(rank)],
+    ...when(core.kind !== 'mamba', ['ssm.group_count', u32(groups)]),
+    ...told,
   ];
 }
 
@@ -106,6 +139,13 @@ function multiplierEntries(subject: GgufSubject): readonly Entry[] {
     ...when(reads(subject, 'residual-scale'), ['residual_scale', f32(blocks[0]?.attention.multiplier ?? 1)]),
     ...when(reads(subject, 'parallel'), ['use_parallel_residual', bool(blocks[0]?.parallel ?? false)]),
   ];
+}
+
+/** How many blocks there are for each with experts. */
+export function stepOf({ blocks }: Pick<ModelPlan, 'blocks'>): number {
+  const sparse = blocks.flatMap(({ mlp }, index) => (mlp.kind === 'experts' ? [index] : []));
+  const [first = 0, second = first + 1] = sparse;
+  return sparse.length < 2 ? first + 1 : second - first;
 }
 
 function expertEntries({ plan, computes }: GgufSubject): readonly Entry[] {
@@ -135,6 +175,6 @@ function expertEntries({ plan, computes }: GgufSubject): readonly Entry[] {
       ['expert_group_used_count', u32(routing.topGroups)],
     ),
     ...when(router?.leadingDense === true, ['leading_dense_block_count', u32(leading)]),
-    ...(router?.step === undefined ? [] : [[router.step, u32(1)] as const]),
+    ...(router?.step === undefined ? [] : [[router.step, u32(stepOf(plan))] as const]),
   ];
 }

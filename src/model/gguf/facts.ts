@@ -1,4 +1,5 @@
 import type { GgufArchitecture } from '../../../formats/gguf/architectures/architecture.js';
+import type { RecurrentPlan } from '../mixers/plan.js';
 import type { AttentionPlan, ModelPlan } from '../plan.js';
 import type { ExpertsPlan } from '../plan-experts.js';
 import type { MlaPlan } from '../plan-mla.js';
@@ -36,6 +37,20 @@ export function ropes(plan: ModelPlan): { readonly whole: RopeSpec | undefined; 
   const local = all.filter(({ window }) => window > 0).map(({ rope }) => rope);
   const first = (list: readonly (RopeSpec | undefined)[]) => list.find((rope) => rope !== undefined);
   return { whole: first([...whole, ...latent]), local: first(local) };
+}
+
+/** Recurrent layers of the blocks that have one, with their indices. */
+export function mixers({ blocks }: ModelPlan): readonly (readonly [index: number, RecurrentPlan])[] {
+  return blocks.flatMap(({ attention, beside }, index) => {
+    const own = beside ?? (attention.kind === 'recurrent' ? attention : undefined);
+    return own ? [[index, own] as const] : [];
+  });
+}
+
+/** In how many groups the channels of states are normed. */
+export function stateGroups(plan: ModelPlan): number {
+  const core = mixers(plan)[0]?.[1].core;
+  return core && 'groups' in core ? core.groups : 1;
 }
 
 /** How many experts a block has, or 0. */

@@ -5,6 +5,7 @@ import type { TensorReader } from '../../../formats/safetensors/read.js';
 import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../../../native/binding.js';
 import { ops } from '../../../native/ops.js';
 import { LpqError } from '../../core/error.js';
+import { stateGroups } from '../../model/gguf/facts.js';
 import { buildGraph } from '../../model/graph.js';
 import { type GgufContext, orderOf, tensorName } from './context.js';
 import { searchRows, takeRows } from './encode.js';
@@ -38,7 +39,7 @@ export function planCarried(carried: readonly TensorSpec[], context: GgufContext
     const row = place.expert !== undefined && source.shape.length === 1;
     const name = row ? place.name : tensorName(place);
     const sources = [...(plans.get(name)?.sources ?? []), source];
-    const shape = row ? [sources.length, ...source.shape] : shapeOf(place, source.shape);
+    const shape = row ? [sources.length, ...source.shape] : shapeOf(context, place, source.shape);
     plans.set(name, { sources, place, name, type: typeOf(place.name, shape, plain, context), shape });
   }
   requirePlaces(left, context);
@@ -55,14 +56,18 @@ function requirePlaces(left: readonly string[], { model }: GgufContext): void {
   });
 }
 
-/** A gate with one output is a vector to llama.cpp; Conv1D is turned over. */
-function shapeOf({ fix }: GgufName, shape: readonly number[]): readonly number[] {
+/** A gate with one output is a vector to llama.cpp; Conv1D is turned over; parameters of states have shapes of their own. */
+function shapeOf({ model }: GgufContext, { fix }: GgufName, shape: readonly number[]): readonly number[] {
+  const [first = 1] = shape;
+  if (fix === 'squeezed') return shape.filter((_, axis) => axis !== 1);
+  if (fix === 'column') return [first, 1];
+  if (fix === 'groups') return [stateGroups(model.plan), first / stateGroups(model.plan)];
   if (shape.length !== 2) return shape;
-  return fix === 'turned' ? shape.toReversed() : shape[0] === 1 ? shape.slice(1) : shape;
+  return fix === 'turned' ? shape.toReversed() : first === 1 ? shape.slice(1) : shape;
 }
 
 /** Tensors of two dimensions that llama.cpp reads as f32. */
-const WIDE = /ffn_gate_inp|position_embd|_norm\.|_exps\.bias/;
+const WIDE = /ffn_gate_inp|position_embd|_norm\.|_exps\.bias|ssm_(conv1d|a|d|norm)\b|shortconv\.conv/;
 
 function typeOf(name: string, shape: readonly number[], plain: GgufTypeName, context: GgufContext): GgufTypeName {
   if (shape.length === 1 || WIDE.test(name)) return 'f32';
@@ -75,6 +80,9 @@ function typeOf(name: string, shape: readonly number[], plain: GgufTypeName, con
 function plainType(dtype: string): GgufTypeName | undefined {
   return ({ F32: 'f32', F16: 'f16', BF16: 'bf16', F64: 'f32' } as const)[dtype as 'F32'];
 }
+
+/** Ways of a tensor into the file that change the order of its rows. */
+const REORDERED: ReadonlySet<string> = new Set(['interleaved-q', 'interleaved-k', 'heads']);
 
 /** Its bytes. The caller disposes of them. */
 export async function carriedBytes(
@@ -101,9 +109,11 @@ export async function carriedBytes(
     await rt.sync();
     for (const tensor of [stored, part, flat]) tensor.dispose();
   }
-  if (context.model.names.normsPlusOne && first.name.endsWith('norm.weight')) plusOne(whole);
+  if (context.model.names.normsPlusOne && !place.plain && first.name.endsWith('norm.weight'))
+    change(whole, (value) => value + 1);
+  if (place.minusExp) change(whole, (value) => -Math.exp(value));
   if (place.fix === 'turned' && shape.length === 2) turn(whole);
-  if (place.fix === undefined || place.fix === 'turned' || place.fix === 'one-row') return whole;
+  if (!place.fix || !REORDERED.has(place.fix)) return whole;
   const moved = await takeRows(rt, whole, orderOf(context, place, whole.shape[0] as number));
   whole.dispose();
   return moved;
@@ -117,9 +127,9 @@ function narrowed(stored: Tensor): Tensor {
   return narrow;
 }
 
-function plusOne(tensor: Tensor): void {
+function change(tensor: Tensor, to: (value: number) => number): void {
   const values = typed<Float32Array>(tensor);
-  for (let i = 0; i < values.length; i++) values[i] = (values[i] as number) + 1;
+  for (let i = 0; i < values.length; i++) values[i] = to(values[i] as number);
 }
 
 /** Elements of [K, N] become those of [N, K], in place of a tensor that has that shape already. */
