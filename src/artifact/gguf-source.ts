@@ -4,7 +4,7 @@ import { GgufFile } from '../../formats/gguf/read.js';
 import { readConfig } from '../../formats/safetensors/checkpoint.js';
 import { fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
-import { type GgufModel, ggufModel } from '../model/gguf/model.js';
+import { type GgufModel, ggufModel, namesOf } from '../model/gguf/model.js';
 import type { WeightSource } from '../model/source.js';
 import { decodeValues } from '../verify/decode-gguf.js';
 import { GGUF_FILE } from '../verify/gguf-context.js';
@@ -26,7 +26,7 @@ export class GgufSource implements WeightSource {
     private readonly runtime: NativeRuntime,
   ) {
     this.config = readConfig(dir);
-    this.model = ggufModel(dir, this.config);
+    this.model = ggufModel(dir, this.config, namesOf(Object.keys(manifest.modules), 'output.weight' in manifest.carried));
     this.file = GgufFile.open(path.join(dir, GGUF_FILE));
     for (const tensor of this.file.names()) {
       const names = checkpointNames(this.model, tensor, this.file.matrix(tensor).rows);

@@ -29,7 +29,7 @@ export function checkModel({ recorder, model }: GgufContext, path: string): void
   try {
     const { config } = ggufSourceModel(file);
     const plan = planModel(architectureOf(config, path), config, path);
-    const [where, got, expected] = difference(model.plan, plan, '') ?? [];
+    const [where, got, expected] = difference(model.plan, plan, '', plainNames(model)) ?? [];
     recorder.check(where === undefined, {
       ...{ check: 'config', got: String(got), expected: String(expected) },
       message: `${path} is not the model of config.json when it is read: ${where}`,
@@ -46,20 +46,40 @@ export function checkModel({ recorder, model }: GgufContext, path: string): void
 /** Fields that a file says in tensors, which are compared by themselves, or that nothing computes with. */
 const ELSEWHERE = /\.scaling\.(low|high|original|longAttention|truncate)$|\.predictions|^architecture$/;
 
+/** How the class of the language model calls what this checkpoint has under another path. */
+function plainNames({ names, usual }: GgufContext['model']): (name: string) => string {
+  const outer = new Map(
+    Object.entries(names.outer).map(([part, to]) => [stem(to as string), stem(usual.outer[part] as string)]),
+  );
+  return (name) => {
+    if (name.startsWith(`${names.blocks}.`)) return usual.blocks + name.slice(names.blocks.length);
+    const [, path = name, suffix = ''] = /^(.*?)(\.(?:weight|bias))?$/.exec(name) ?? [];
+    return (outer.get(path) ?? path) + suffix;
+  };
+}
+
+const stem = (name: string): string => name.replace(/\.(weight|bias)$/, '');
+
 /** Where two plans differ, and how. Numbers went through f32, and some through a product or a quotient more. */
-function difference(a: unknown, b: unknown, at: string): [string, unknown, unknown] | undefined {
+function difference(
+  a: unknown,
+  b: unknown,
+  at: string,
+  plain: (name: string) => string,
+): [string, unknown, unknown] | undefined {
+  if (a === b) return undefined;
   if (typeof a === 'number' && typeof b === 'number') {
     const same = Math.abs(a - b) <= 4 * 2 ** -24 * Math.abs(a);
     return same ? undefined : [at, b, a];
   }
   if (typeof a !== 'object' || typeof b !== 'object' || a === null || b === null)
-    return a === b ? undefined : [at, b, a];
+    return typeof a === 'string' && plain(a) === b ? undefined : [at, b, a];
   const keys = new Set([...Object.keys(a), ...Object.keys(b)]);
   for (const key of keys) {
     const place = at === '' ? key : `${at}.${key}`;
     if (ELSEWHERE.test(place)) continue;
     const [own, other] = [a, b].map((each) => (each as Record<string, unknown>)[key]);
-    const found = difference(own, other, place);
+    const found = difference(own, other, place, plain);
     if (found) return found;
   }
   return undefined;

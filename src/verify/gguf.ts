@@ -7,7 +7,7 @@ import { readImportance } from '../../formats/imatrix/read.js';
 import { readConfig } from '../../formats/safetensors/checkpoint.js';
 import { tell } from '../core/activity.js';
 import { LpqError } from '../core/error.js';
-import { type GgufModel, ggufModel } from '../model/gguf/model.js';
+import { type GgufModel, ggufModel, namesOf } from '../model/gguf/model.js';
 import type { WeightSource } from '../model/source.js';
 import { compareManifests } from './against.js';
 import { checkListed, checkSeal, compareFiles } from './files.js';
@@ -47,7 +47,7 @@ export async function verifyGguf(options: VerifyOptions, manifest: ArtifactManif
     checkSeal(recorder, dir, manifest);
     await checkListed(recorder, dir, manifest, [GGUF_FILE], []);
     checkPlain(recorder, config, manifest);
-    const model = modelOf(recorder, dir, config);
+    const model = modelOf(recorder, dir, config, manifest);
     if (!model) return recorder.report({ ...options, opened: canonical }, manifest.target, [], started);
     const context: GgufContext = { rt, recorder, file, model, canonical };
     if (canonical) {
@@ -90,9 +90,9 @@ export async function verifyGguf(options: VerifyOptions, manifest: ArtifactManif
 }
 
 /** What config.json says, in GGUF's words; what is wrong with it is recorded. */
-function modelOf(recorder: Recorder, dir: string, config: Json): GgufModel | undefined {
+function modelOf(recorder: Recorder, dir: string, config: Json, { modules, carried }: ArtifactManifest): GgufModel | undefined {
   try {
-    return ggufModel(dir, config);
+    return ggufModel(dir, config, namesOf(Object.keys(modules), 'output.weight' in carried));
   } catch (error) {
     if (!(error instanceof LpqError)) throw error;
     const message = `${dir}: lpq cannot derive ${GGUF_FILE}: ${error.message}`;

@@ -17,6 +17,10 @@ export interface GgufArchitecture {
   readonly normsPlusOne?: true;
   /** Latent attention: the linear of a block that makes keys and values of the latent vector, of which the file may have halves. */
   readonly latent?: string;
+  /** The row of those of the same model_type that have experts. */
+  readonly withExperts?: string;
+  /** What config.json says of a file that is read, where language models alone have no model_type of their own. */
+  readonly readAs?: string;
   /** Values of heads may be narrower than keys. */
   readonly ownValues?: true;
   /** Of several rows of one name: whether a file is of this one, if it does not name it (lpq.model_type). The row without is the usual one. */
@@ -25,7 +29,7 @@ export interface GgufArchitecture {
   readonly config: (facts: GgufFacts, shared: Shared) => Json;
 }
 
-/** By model_type of config.json. */
+/** By model_type of config.json, and `TYPE with experts` where those have another name in llama.cpp. */
 export type GgufArchitectures = Readonly<Record<string, GgufArchitecture>>;
 
 /** What every architecture says under the same names. */

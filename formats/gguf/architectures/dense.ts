@@ -214,6 +214,19 @@ export const DENSE: GgufArchitectures = {
       attention_bias: facts.has('blk.0.attn_q.bias'),
     }),
   },
+  glm4v_text: {
+    ...shared,
+    name: 'glm4',
+    className: 'Glm4ForCausalLM',
+    readAs: 'glm4',
+    is: (facts) => facts.isList('rope.dimension_sections'),
+    block: parts.GLM4_BLOCK,
+    config: (facts, own) => ({
+      ...likeLlama(facts, own),
+      ...partly(facts, own),
+      attention_bias: facts.has('blk.0.attn_q.bias'),
+    }),
+  },
   cohere: {
     ...shared,
     name: 'command-r',

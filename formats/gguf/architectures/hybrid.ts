@@ -1,7 +1,7 @@
 import { ropeConfig } from '../source/rope.js';
 import type { GgufFacts } from '../source/facts.js';
 import type { GgufArchitectures, Json, Shared } from './architecture.js';
-import { likeLlama, mixture, partly } from './config.js';
+import { likeLlama, mixture, partly, sharedMixture } from './config.js';
 import * as parts from './parts.js';
 
 const shared = { outer: parts.LLAMA_OUTER, blocks: 'model.layers' } as const;
@@ -59,6 +59,55 @@ const mamba = (module: string): parts.PartNames => ({
   ssm_conv1d: { to: `${module}.conv1d`, fix: 'squeezed' },
   ssm_out: `${module}.out_proj`,
 });
+
+const nemotronH = {
+  className: 'NemotronHForCausalLM',
+  outer: {
+    'token_embd.weight': 'backbone.embeddings.weight',
+    'output_norm.weight': 'backbone.norm_f.weight',
+    'output.weight': 'lm_head.weight',
+  },
+  blocks: 'backbone.layers',
+  block: {
+    attn_norm: 'norm',
+    attn_q: 'mixer.q_proj',
+    attn_k: 'mixer.k_proj',
+    attn_v: 'mixer.v_proj',
+    attn_output: 'mixer.o_proj',
+    ...mamba('mixer'),
+    'ssm_dt.bias': 'mixer.dt_bias',
+    'ssm_a.': { to: 'mixer.A_log', fix: 'column', minusExp: true },
+    'ssm_d.': { to: 'mixer.D', fix: 'column' },
+    ssm_norm: { to: 'mixer.norm', fix: 'groups' },
+    ffn_up: 'mixer.up_proj',
+    ffn_down: 'mixer.down_proj',
+  },
+} as const;
+
+function nemotron(facts: GgufFacts, own: Shared, fed: string): Json {
+  const heads = facts.each('attention.head_count_kv', own.layers);
+  const kinds = facts
+    .each('feed_forward_length', own.layers)
+    .map((width, i) => (width > 0 ? fed : (heads[i] as number) > 0 ? 'attention' : 'linear_attention'));
+  const states = facts.number('ssm.time_step_rank');
+  return {
+    ...sizesOf(facts, own),
+    num_key_value_heads: kvHeads(facts, own),
+    head_dim: own.headDim,
+    layer_norm_epsilon: facts.number('attention.layer_norm_rms_epsilon'),
+    layers_block_type: kinds,
+    mlp_hidden_act: 'relu2',
+    mamba_num_heads: states,
+    mamba_head_dim: facts.number('ssm.inner_size') / states,
+    ssm_state_size: facts.number('ssm.state_size'),
+    n_groups: facts.number('ssm.group_count'),
+    conv_kernel: facts.number('ssm.conv_kernel'),
+    use_conv_bias: facts.tensors(/ssm_conv1d\.bias$/) > 0,
+    use_bias: false,
+    // Every published model has it, and the file has no key for it.
+    time_step_min: 0.001,
+  };
+}
 
 /** Models that mix recurrent layers with attention. */
 export const HYBRID: GgufArchitectures = {
@@ -175,53 +224,35 @@ export const HYBRID: GgufArchitectures = {
     },
   },
   nemotron_h: {
+    ...nemotronH,
     name: 'nemotron_h',
-    className: 'NemotronHForCausalLM',
-    outer: {
-      'token_embd.weight': 'backbone.embeddings.weight',
-      'output_norm.weight': 'backbone.norm_f.weight',
-      'output.weight': 'lm_head.weight',
-    },
-    blocks: 'backbone.layers',
+    withExperts: 'nemotron_h with experts',
+    config: (facts, own) => ({
+      ...nemotron(facts, own, 'mlp'),
+      intermediate_size: Math.max(...facts.each('feed_forward_length', own.layers)),
+    }),
+  },
+  'nemotron_h with experts': {
+    ...nemotronH,
+    name: 'nemotron_h_moe',
     block: {
-      attn_norm: 'norm',
-      attn_q: 'mixer.q_proj',
-      attn_k: 'mixer.k_proj',
-      attn_v: 'mixer.v_proj',
-      attn_output: 'mixer.o_proj',
-      ...mamba('mixer'),
-      'ssm_dt.bias': 'mixer.dt_bias',
-      'ssm_a.': { to: 'mixer.A_log', fix: 'column', minusExp: true },
-      'ssm_d.': { to: 'mixer.D', fix: 'column' },
-      ssm_norm: { to: 'mixer.norm', fix: 'groups' },
-      ffn_up: 'mixer.up_proj',
-      ffn_down: 'mixer.down_proj',
+      ...nemotronH.block,
+      ffn_gate_inp: 'mixer.gate',
+      'exp_probs_b.bias': 'mixer.gate.e_score_correction_bias',
+      ffn_latent_down: 'mixer.fc1_latent_proj',
+      ffn_latent_up: 'mixer.fc2_latent_proj',
+      ffn_up_shexp: 'mixer.shared_experts.up_proj',
+      ffn_down_shexp: 'mixer.shared_experts.down_proj',
+      ffn_up_exps: 'mixer.experts.{expert}.up_proj',
+      ffn_down_exps: 'mixer.experts.{expert}.down_proj',
     },
-    config: (facts, own) => {
-      const widths = facts.each('feed_forward_length', own.layers);
-      const heads = facts.each('attention.head_count_kv', own.layers);
-      const kinds = widths.map((width, i) =>
-        width > 0 ? 'mlp' : (heads[i] as number) > 0 ? 'attention' : 'linear_attention',
-      );
-      const channels = facts.number('ssm.inner_size');
-      return {
-        ...sizesOf(facts, own),
-        intermediate_size: Math.max(...widths),
-        num_key_value_heads: kvHeads(facts, own),
-        head_dim: own.headDim,
-        layer_norm_epsilon: facts.number('attention.layer_norm_rms_epsilon'),
-        layers_block_type: kinds,
-        mlp_hidden_act: 'relu2',
-        mamba_num_heads: facts.number('ssm.time_step_rank'),
-        mamba_head_dim: channels / facts.number('ssm.time_step_rank'),
-        ssm_state_size: facts.number('ssm.state_size'),
-        n_groups: facts.number('ssm.group_count'),
-        conv_kernel: facts.number('ssm.conv_kernel'),
-        use_conv_bias: facts.tensors(/ssm_conv1d\.bias$/) > 0,
-        use_bias: false,
-        time_step_min: 0,
-      };
-    },
+    config: (facts, own) => ({
+      ...nemotron(facts, own, 'moe'),
+      ...sharedMixture(facts),
+      intermediate_size: facts.number('expert_feed_forward_length'),
+      moe_shared_expert_intermediate_size: facts.number('expert_shared_feed_forward_length'),
+      moe_latent_size: facts.optional('moe_latent_size') ?? null,
+    }),
   },
 };
 

@@ -1,12 +1,11 @@
-import type { GgufArchitectures } from './architecture.js';
+import type { GgufArchitecture, GgufArchitectures } from './architecture.js';
 import { likeLlama, llamaBiases, mixture } from './config.js';
 import * as parts from './parts.js';
 
 const shared = { outer: parts.LLAMA_OUTER, blocks: 'model.layers' } as const;
 const llama = { ...shared, block: parts.interleaved(parts.LLAMA_BLOCK) };
 
-/** Llama, Mistral and Qwen. */
-export const LLAMA: GgufArchitectures = {
+const ROWS: GgufArchitectures = {
   llama: {
     ...llama,
     name: 'llama',
@@ -74,4 +73,12 @@ export const LLAMA: GgufArchitectures = {
       use_sliding_window: false,
     }),
   },
+};
+
+/** Llama, Mistral and Qwen; and the language models of Qwen's that see. */
+export const LLAMA: GgufArchitectures = {
+  ...ROWS,
+  qwen2_5_vl_text: { ...(ROWS.qwen2 as GgufArchitecture), name: 'qwen2vl', readAs: 'qwen2' },
+  qwen3_vl_text: { ...(ROWS.qwen3 as GgufArchitecture), name: 'qwen3vl', readAs: 'qwen3' },
+  qwen3_vl_moe_text: { ...(ROWS.qwen3_moe as GgufArchitecture), name: 'qwen3vlmoe', readAs: 'qwen3_moe' },
 };

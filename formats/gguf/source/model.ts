@@ -34,7 +34,7 @@ export function ggufSourceModel(file: GgufModelFile): GgufSourceModel {
     badGguf(file.path, "'token_embd.weight' is not as wide as the metadata says", { got: columns, expected: hidden });
   const config = {
     architectures: [architecture.className],
-    model_type: modelType,
+    model_type: architecture.readAs ?? modelType.replace(/ with experts$/, ''),
     vocab_size: vocab,
     ...architecture.config(facts, shared),
     tie_word_embeddings: !facts.has('output.weight'),

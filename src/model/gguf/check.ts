@@ -203,7 +203,7 @@ function ofExperts({ plan, computes }: GgufSubject, mixture: ExpertsPlan): Diffe
   const grouped = routing.groups > 1;
   // Plans have what multiplies the branch in it.
   const residual = plan.blocks[leading]?.attention.multiplier;
-  const activation = gate.kind === 'gated' && (computes.activation ?? ['silu']).some((each) => each === gate.activation);
+  const activation = gate.kind === (router.plain ? 'plain' : 'gated') && 'activation' in gate && (computes.activation ?? ['silu']).some((each) => each === gate.activation);
   return first([
     ...(router.anywhere ? [] : [placed(plan, router)]),
     differs('norm_topk_prob', routing.normalize, keyed(router.normalize, routing.normalize, false)),
@@ -213,8 +213,9 @@ function ofExperts({ plan, computes }: GgufSubject, mixture: ExpertsPlan): Diffe
     differs('weights of experts on their inputs', routing.weighInput, router.weighInput ?? false),
     differs("SparseMixer's jitter", routing.jitter, 0),
     differs('a table of experts by token', routing.root !== undefined, false),
-    differs('gates of experts', gate.kind, router.clamped ? 'clamped' : 'gated', router.clamped ? isOss(gate) : activation),
-    differs('experts on latent vectors, or apart', (latent ?? apart) !== undefined, false),
+    differs('gates of experts', gate.kind, router.plain ? 'plain' : router.clamped ? 'clamped' : 'gated', router.clamped ? isOss(gate) : activation),
+    router.latent ? undefined : differs('experts on latent vectors', latent !== undefined, false),
+    differs('experts apart from the MLP', apart !== undefined, false),
   ]);
 }
 

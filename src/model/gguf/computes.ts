@@ -53,6 +53,8 @@ export interface Router {
   readonly anywhere?: true;
   /** Weights multiply what experts read. */
   readonly weighInput?: true;
+  /** Experts on vectors of another width, moe_latent_size. */
+  readonly latent?: true;
   /** Experts without a gate. */
   readonly plain?: true;
 }
@@ -77,6 +79,10 @@ export interface Computes {
   readonly temperature?: { readonly beta: number; readonly length: number; readonly offset: number };
   /** Recurrent layers in the place of attention, and how the file tells them: by heads of keys, of which they have 0, or a list. */
   readonly mixer?: { readonly kind: MixerCore['kind']; readonly told: 'heads' | 'list' };
+  /** It wants rope.dimension_sections. */
+  readonly sections?: true;
+  /** It reads the epsilon under the names of both kinds of norms. */
+  readonly bothNorms?: true;
   /** Blocks of one branch each. */
   readonly single?: true;
   /** Attention whose output is multiplied by gates that q makes. */
@@ -261,8 +267,18 @@ export const GGUF_COMPUTES: Readonly<Record<string, Computes>> = {
     activation: ['relu2'],
     mixer: { kind: 'mamba2', told: 'heads' },
     single: true,
+    bothNorms: true,
     reads: BIASES,
+    router: { normalize: 'key', sigmoid: true, scale: true, groups: true, anywhere: true, plain: true, latent: true },
+    but: ({ blocks }) => {
+      const kinds = new Set(blocks.map(({ mlp }) => mlp.kind));
+      return kinds.has('experts') && kinds.has('plain') ? 'it has experts or MLPs, and this one both' : undefined;
+    },
   },
+  qwen2_5_vl_text: { ...QWEN, sections: true },
+  qwen3_vl_text: { ...QWEN, sections: true },
+  qwen3_vl_moe_text: { ...QWEN, sections: true, router: { normalize: true } },
+  glm4v_text: { pairs: 'neighbours', reads: ['partial'], sections: true },
   deepseek_v2: LATENT,
   deepseek_v3: LATENT,
   kimi_k2: LATENT,

@@ -27,6 +27,7 @@ export function ggufEntries(subject: GgufSubject, context: number): [string, Ggu
     ['feed_forward_length', each(widths(plan))],
     ...attentionEntries(subject),
     normEntry(plan),
+    ...when(subject.computes.bothNorms === true, ['attention.layer_norm_epsilon', f32(normOf(plan)?.epsilon ?? 0)]),
     ...ropeEntries(subject),
     ...multiplierEntries(subject),
     ...mixerEntries(subject),
@@ -174,6 +175,7 @@ function expertEntries({ plan, computes }: GgufSubject): readonly Entry[] {
       ['expert_group_count', u32(routing.groups)],
       ['expert_group_used_count', u32(routing.topGroups)],
     ),
+    ...when(first.latent !== undefined, ['moe_latent_size', u32(first.latent?.into.n ?? 0)]),
     ...when(router?.leadingDense === true, ['leading_dense_block_count', u32(leading)]),
     ...(router?.step === undefined ? [] : [[router.step, u32(stepOf(plan))] as const]),
   ];

@@ -12,6 +12,8 @@ export interface GgufSubject {
   readonly plan: ModelPlan;
   readonly names: GgufArchitecture;
   readonly computes: Computes;
+  /** mrope_section of config.json: what of a head turns by time, height and width. */
+  readonly sections: readonly number[];
 }
 
 export const reads = ({ computes }: GgufSubject, what: Reads): boolean => computes.reads?.includes(what) ?? false;

@@ -1,10 +1,15 @@
+import type { GgufArchitecture } from '../../../formats/gguf/architectures/architecture.js';
 import { ggufArchitecture } from '../../../formats/gguf/architectures/index.js';
 import type { GgufValue } from '../../../formats/gguf/metadata.js';
 import { LpqError } from '../../core/error.js';
 import { textOf } from '../../core/text-of.js';
-import { architectureOf } from '../architectures/index.js';
+import type { Architecture } from '../architecture.js';
+import { architectureOf, knownArchitecture } from '../architectures/index.js';
+import type { Config } from '../config.js';
+import { asNamed } from '../named.js';
 import { planModel } from '../plan.js';
 import { settingsOf } from '../settings.js';
+import type { WeightShapes } from '../source.js';
 import { differenceOf } from './check.js';
 import { GGUF_COMPUTES } from './computes.js';
 import { ggufEntries } from './entries.js';
@@ -17,6 +22,8 @@ type Json = Readonly<Record<string, unknown>>;
 export interface GgufModel extends GgufSubject {
   readonly metadata: ReadonlyMap<string, GgufValue>;
   readonly experts: number;
+  /** The names that the class of the language model has. */
+  readonly usual: GgufArchitecture;
   readonly ropeTensors: RopeTensors;
   readonly notes: readonly string[];
 }
@@ -25,22 +32,27 @@ export interface GgufModel extends GgufSubject {
 export const GGUF_WRITTEN: readonly string[] = Object.keys(GGUF_COMPUTES).filter(ggufArchitecture);
 
 /**
- * The model's names and metadata. Throws LPQ_TARGET for an architecture that llama.cpp lacks, and for what it would compute
+ * The model's names and metadata; `tensors`: names of the checkpoint's, which may be spelled otherwise than its class does. Throws LPQ_TARGET for an architecture that llama.cpp lacks, and for what it would compute
  * otherwise; LPQ_CONFIG naming a key that is missing or of the wrong type.
  */
-export function ggufModel(dir: string, config: Json): GgufModel {
-  const modelType = textOf(config.model_type);
-  const names = ggufArchitecture(modelType);
+export function ggufModel(dir: string, config: Json, tensors: TensorNames = namesOf([], false)): GgufModel {
+  const known = knownArchitecture(config);
+  const modelType = known?.text?.modelType ?? textOf(config.model_type);
+  const row = ggufArchitecture(modelType);
   const computes = Object.hasOwn(GGUF_COMPUTES, modelType) ? GGUF_COMPUTES[modelType] : undefined;
-  if (!names || !computes)
+  if (!row || !computes)
     throw new LpqError('LPQ_TARGET', `lpq has no table for GGUF of model_type '${modelType}' (${dir})`, {
       got: modelType,
       expected: GGUF_WRITTEN.join(', '),
       hint: 'Pack for compressed-tensors, gptq or awq.',
     });
-  const table = architectureOf(config, dir);
+  const shapes = { ...tensors, dir, config: { ...config }, shape: () => [] };
+  const table = asNamed(architectureOf(config, dir), shapes);
   const plan = planModel(table, config, dir);
-  const subject: GgufSubject = { modelType, plan, names, computes };
+  const usual = (row.withExperts !== undefined && expertCount(plan) > 0 && ggufArchitecture(row.withExperts)) || row;
+  const settings = settingsOf(table, config, dir);
+  const names = spelled(usual, table);
+  const subject: GgufSubject = { modelType, plan, names, computes, sections: sectionsOf(settings) };
   const difference = differenceOf(subject);
   if (difference)
     throw new LpqError('LPQ_TARGET', `${dir}: llama.cpp computes ${names.name} differently: ${difference.what}`, {
@@ -48,17 +60,49 @@ export function ggufModel(dir: string, config: Json): GgufModel {
       expected: String(difference.expected),
       hint: 'Pack for compressed-tensors, gptq or awq.',
     });
-  const settings = settingsOf(table, config, dir);
   const context = plan.embedding.positions
     ? plan.embedding.positions.count
     : settings.count(table.sizes?.positions ?? ['max_position_embeddings']);
   return {
     ...subject,
+    usual,
     metadata: new Map(ggufEntries(subject, context)),
     experts: expertCount(plan),
     ropeTensors: ropeTensors(subject),
     notes: notesOf(subject),
   };
+}
+
+/** Names of a checkpoint's tensors. */
+export type TensorNames = Pick<WeightShapes, 'names' | 'has'>;
+
+/** Those of its modules, and of what else there must be; `head`: whether it has a head of its own. */
+export function namesOf(modules: Iterable<string>, head: boolean): TensorNames {
+  const names = new Set([...modules].map((name) => `${name}.weight`));
+  const has = (name: string) => names.has(name) || (/(lm_head|embed_out)\.weight$/.test(name) ? head : !/\.\d+\./.test(name));
+  return { names: () => names, has };
+}
+
+/** The names of an architecture as a checkpoint spells them: below another path, or without one. */
+function spelled(usual: GgufArchitecture, { names }: Architecture): GgufArchitecture {
+  const outer = Object.entries(usual.outer).map(([part, to]) => {
+    const suffix = /\.(weight|bias)$/.exec(part)?.[0] ?? '';
+    const own = part.startsWith('output.')
+      ? names.head
+      : part.startsWith('token_embd.')
+        ? names.embedding
+        : part.startsWith('position_embd.')
+          ? (names.positions ?? '')
+          : names.finalNorm;
+    return [part, typeof to === 'string' ? `${own}${suffix}` : { ...to, to: `${own}${suffix}` }];
+  });
+  return { ...usual, outer: Object.fromEntries(outer), blocks: names.block.replace(/\.\{layer\}.*$/, '') };
+}
+
+/** Shares of a head that turn by time, height and width, where config.json has them. */
+function sectionsOf(settings: Config): readonly number[] {
+  const rope = settings.object('rope_parameters') ?? settings.object('rope_scaling');
+  return rope?.list('mrope_section', 'number') ?? [];
 }
 
 function notesOf(subject: GgufSubject): string[] {

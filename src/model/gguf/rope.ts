@@ -26,9 +26,15 @@ export function ropeEntries(subject: GgufSubject): Entry[] {
     ['rope.dimension_count', u32(rope.rotary)],
     ['rope.freq_base', f32(rope.theta)],
     ...(local && local !== rope ? [['rope.freq_base_swa', f32(local.theta)] as const] : []),
+    ...(subject.computes.sections
+      ? [['rope.dimension_sections', { type: 'i32s', value: fourSections(subject) }] as const]
+      : []),
     ...scalingEntries(subject, rope.scaling),
   ];
 }
+
+/** Sections of four axes, of which text turns all alike. */
+const fourSections = ({ sections }: GgufSubject): number[] => [...sections, 0, 0, 0, 0].slice(0, 4);
 
 function scalingEntries(subject: GgufSubject, scaling: RopeScaling): Entry[] {
   const [latent] = latents(subject.plan);

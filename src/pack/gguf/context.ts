@@ -18,7 +18,7 @@ export interface GgufContext {
 }
 
 export function createContext(search: GgufTypeName | undefined, checkpoint: CanonicalCheckpoint): GgufContext {
-  const model = ggufModel(checkpoint.dir, checkpoint.config);
+  const model = ggufModel(checkpoint.dir, checkpoint.config, namesIn(checkpoint));
   const forms = new Map<string, GgufForm | NoForm>();
   return {
     model,
@@ -40,6 +40,13 @@ export function createContext(search: GgufTypeName | undefined, checkpoint: Cano
       return form;
     },
   };
+}
+
+/** Names of a checkpoint's tensors, modules by that of their weight. */
+function namesIn(checkpoint: CanonicalCheckpoint) {
+  const names = new Set(checkpoint.moduleNames().map((name) => `${name}.weight`));
+  for (const name of Object.keys(checkpoint.manifest.carried)) names.add(name);
+  return { names: () => names, has: (name: string) => names.has(name) };
 }
 
 export function tensorName({ name, expert }: GgufName): string {
