@@ -3,7 +3,7 @@ import { ggufSourceModel } from '../../formats/gguf/source/model.js';
 import { typed } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
 import { architectureOf } from '../model/architectures/index.js';
-import { planModel } from '../model/plan.js';
+import { type ModelPlan, planModel } from '../model/plan.js';
 import type { GgufContext } from './gguf-context.js';
 import { expectedRope } from './gguf-tables.js';
 
@@ -29,7 +29,7 @@ export function checkModel({ recorder, model }: GgufContext, path: string): void
   try {
     const { config } = ggufSourceModel(file);
     const plan = planModel(architectureOf(config, path), config, path);
-    const [where, got, expected] = difference(model.plan, plan, '', plainNames(model)) ?? [];
+    const [where, got, expected] = difference(seen(model), plan, '', plainNames(model)) ?? [];
     recorder.check(where === undefined, {
       ...{ check: 'config', got: String(got), expected: String(expected) },
       message: `${path} is not the model of config.json when it is read: ${where}`,
@@ -43,8 +43,17 @@ export function checkModel({ recorder, model }: GgufContext, path: string): void
   }
 }
 
+/** The plan as llama.cpp sees it: without windows where it knows none, which the packer tells. */
+function seen({ plan, computes }: GgufContext['model']): ModelPlan {
+  if (computes.reads?.includes('windows')) return plan;
+  const blocks = plan.blocks.map((block) =>
+    block.attention.kind === 'attention' ? { ...block, attention: { ...block.attention, window: 0 } } : block,
+  );
+  return { ...plan, blocks };
+}
+
 /** Fields that a file says in tensors, which are compared by themselves, or that nothing computes with. */
-const ELSEWHERE = /\.scaling\.(low|high|original|longAttention|truncate)$|\.predictions|^architecture$/;
+const ELSEWHERE = /\.scaling\.(low|high|original|longAttention|truncate)$|\.predictions|\.core\.least$|^architecture$/;
 
 /** How the class of the language model calls what this checkpoint has under another path. */
 function plainNames({ names, usual }: GgufContext['model']): (name: string) => string {

@@ -106,6 +106,8 @@ const GGUF_KINDS = [
   ...['hunyuan_v1_moe', 'ernie4_5_moe', 'exaone_moe', 'deepseek_v3', 'glm4_moe_lite', 'gpt_oss'],
 ];
 const [OWN_KEYS, FULL] = [{ num_key_value_heads: 4 }, { sliding_window: null, layer_types: null }];
+/** Parts of a head that turn by time, height and width. */
+const AXES = { rope_type: 'default', rope_theta: 10_000, mrope_section: [11, 11, 11] };
 /** Those that are written with other settings than their fixtures have, because llama.cpp computes no others; and kin of them. */
 const GGUF_MODELS: Readonly<Record<string, readonly [kind: string, config: Readonly<Record<string, unknown>>]>> = {
   ...Object.fromEntries(GGUF_KINDS.map((kind) => [kind, [kind, {}]])),
@@ -132,14 +134,13 @@ const GGUF_MODELS: Readonly<Record<string, readonly [kind: string, config: Reado
   jamba: ['jamba', {}],
   nemotron_h: ['nemotron_h', { num_hidden_layers: 4, hybrid_override_pattern: 'M*-M' }],
   nemotron_h_moe: ['nemotron_h', { num_hidden_layers: 4, hybrid_override_pattern: 'ME*E' }],
-  'nemotron_h_moe, latent': ['nemotron_h-latent', { mlp_hidden_act: 'relu2' }],
+  'nemotron_h_moe, latent': ['nemotron_h-latent', { mlp_hidden_act: 'relu2', time_step_min: 0.001 }],
   gemma3: ['gemma3', {}],
-  mistral3: ['mistral3', {}],
+  mistral3: ['mistral3', { sliding_window: null }],
   kimi_k25: ['kimi_k25', {}],
-  qwen2_5_vl: ['qwen2_5_vl', {}],
-  qwen3_vl: ['qwen3_vl', {}],
-  qwen3_vl_moe: ['qwen3_vl_moe', {}],
-  glm4v: ['glm4v', {}],
+  qwen2_5_vl: ['qwen2_5_vl', { rope_scaling: { mrope_section: [16, 8, 8], type: 'mrope' } }],
+  qwen3_vl: ['qwen3_vl', { rope_parameters: AXES }],
+  qwen3_vl_moe: ['qwen3_vl_moe', { rope_parameters: AXES, mlp_only_layers: [] }],
   deepseek_v2: [
     'deepseek_v3',
     { model_type: 'deepseek_v2', q_lora_rank: null, n_group: 1, topk_method: 'greedy', scoring_func: 'softmax' },
