@@ -26,7 +26,7 @@ interface Inverse {
 }
 
 /** What a part of a block ends in that is not of its name. */
-const SUFFIX = /\.(weight|bias)$|\.$/;
+const SUFFIX = /\.(weight|bias|scale)$|\.$/;
 
 const inverses = new WeakMap<GgufArchitecture, Inverse>();
 

@@ -89,6 +89,11 @@ export function expectedRope({ plan }: GgufModel): ReadonlyMap<string, Float64Ar
     const { scaling } = attention.rope;
     const factors = expectedRopeFactors(attention.rope);
     if (factors) found.set('rope_freqs.weight', factors);
+    if (scaling.kind === 'proportional') {
+      const still = (i: number) => i >= scaling.turning;
+      const all = Float64Array.from({ length: attention.rope.rotary / 2 }, (_, i) => (still(i) ? 1e30 : scaling.factor));
+      found.set('rope_freqs.weight', all);
+    }
     if (scaling.kind !== 'longrope') continue;
     found.set('rope_factors_long.weight', Float64Array.from(scaling.long));
     found.set('rope_factors_short.weight', Float64Array.from(scaling.short));

@@ -8,17 +8,6 @@ const shared = { outer: parts.LLAMA_OUTER, blocks: 'model.layers' } as const;
 const layerNormed = { ...shared, outer: { ...parts.LLAMA_OUTER, 'output_norm.bias': 'model.norm.bias' } };
 const rotated = parts.interleaved(parts.LLAMA_BLOCK);
 
-/** 27B alone divides scores by the root of hidden / heads. */
-function gemma(facts: GgufFacts, own: Shared, layersOf27B: number, usual: number): Json {
-  return {
-    ...likeLlama(facts, own),
-    hidden_activation: 'gelu_pytorch_tanh',
-    query_pre_attn_scalar: own.layers === layersOf27B ? own.hidden / own.heads : own.headDim,
-    ...windows(facts, own, usual),
-    attention_bias: false,
-  };
-}
-
 function cohere(facts: GgufFacts, own: Shared): Json {
   const { head_dim: _, ...rest } = sizes(facts, own);
   return {
@@ -33,42 +22,6 @@ function cohere(facts: GgufFacts, own: Shared): Json {
 
 /** Models without experts whose families are no Llamas. */
 export const DENSE: GgufArchitectures = {
-  gemma: {
-    ...shared,
-    name: 'gemma',
-    className: 'GemmaForCausalLM',
-    block: parts.LLAMA_BLOCK,
-    normsPlusOne: true,
-    config: (facts, own) => ({ ...likeLlama(facts, own), hidden_act: 'gelu_pytorch_tanh', attention_bias: false }),
-  },
-  gemma2: {
-    ...shared,
-    name: 'gemma2',
-    className: 'Gemma2ForCausalLM',
-    block: parts.GEMMA_BLOCK,
-    normsPlusOne: true,
-    config: (facts, own) => ({
-      ...gemma(facts, own, 46, 2),
-      attn_logit_softcapping: facts.optional('attn_logit_softcapping') ?? 50,
-      final_logit_softcapping: facts.optional('final_logit_softcapping') ?? 30,
-    }),
-  },
-  gemma3_text: {
-    ...shared,
-    name: 'gemma3',
-    className: 'Gemma3ForCausalLM',
-    block: parts.GEMMA_BLOCK,
-    normsPlusOne: true,
-    config: (facts, own) => {
-      const { rope_theta: _, rope_scaling: __, ...rest } = gemma(facts, own, 62, 6);
-      return {
-        ...rest,
-        ...twoRopes(facts, own, 1_000_000, 10_000),
-        final_logit_softcapping: facts.optional('final_logit_softcapping') ?? null,
-        attn_logit_softcapping: null,
-      };
-    },
-  },
   phi3: {
     ...shared,
     name: 'phi3',

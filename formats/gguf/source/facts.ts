@@ -44,6 +44,13 @@ export class GgufFacts {
     });
   }
 
+  /** Elements of an F32 vector. Throws LPQ_GGUF. */
+  floats(name: string): Float32Array {
+    const tensor = this.file.tensors.get(name);
+    if (tensor?.type.holds !== 'F32') return badGguf(this.file.path, `tensor '${name}' is missing or not F32`);
+    return new Float32Array(tensor.part.map.read(tensor.position, tensor.bytes).buffer);
+  }
+
   /** How many tensors are so named. */
   tensors(name: RegExp): number {
     return [...this.file.tensors.keys()].filter((each) => name.test(each)).length;

@@ -104,7 +104,7 @@ export function checkpointPlace(
   const alone = bare === undefined ? undefined : find(`${bare}.`);
   if (alone !== undefined) return { ...facts(alone), to: `${blocks}.${at}.${facts(alone).to}` };
   // Files of before April 2024 have each expert by itself.
-  const parts = /^blk\.(\d+)\.([a-z][\w.]*?)(?:\.(\d+))?\.(weight|bias)$/.exec(name);
+  const parts = /^blk\.(\d+)\.([a-z][\w.]*?)(?:\.(\d+))?\.(weight|bias|scale)$/.exec(name);
   if (!parts) return undefined;
   const [, layer, part, expert, suffix] = parts;
   const whole = find(`${part}.${suffix}`);

@@ -17,13 +17,14 @@ function scalingOf(facts: GgufFacts, base: number, headDim: number): Json | unde
   const original = facts.optional('rope.scaling.original_context_length');
   if (facts.has('rope_factors_long.weight')) {
     const [long_factor, short_factor] = ['long', 'short'].map((which) => [
-      ...floats(facts, `rope_factors_${which}.weight`),
+      ...facts.floats(`rope_factors_${which}.weight`),
     ]);
     const attention = facts.optional('rope.scaling.attn_factor');
     return { type: 'longrope', long_factor, short_factor, ...(attention && { attention_factor: attention }) };
   }
   if (facts.has('rope_freqs.weight')) {
-    const found = llama3Scaling(floats(facts, 'rope_freqs.weight'), base, headDim);
+    if (facts.floats('rope_freqs.weight').some((factor) => factor >= 1e10)) return undefined;
+    const found = llama3Scaling(facts.floats('rope_freqs.weight'), base, headDim);
     if (found) return found;
     return badGguf(facts.file.path, "'rope_freqs.weight' stretches positions in a way that config.json cannot express");
   }
@@ -54,13 +55,6 @@ function attentionFactor(facts: GgufFacts, factor: number | undefined): Json {
 function beta(facts: GgufFacts, key: string, usual: number): Json {
   const value = facts.optional(`rope.scaling.yarn_${key}`);
   return value === undefined || value === usual ? {} : { [key]: value };
-}
-
-/** Elements of an F32 vector. */
-function floats(facts: GgufFacts, name: string): Float32Array {
-  const tensor = facts.file.tensors.get(name);
-  if (tensor?.type.holds !== 'F32') return badGguf(facts.file.path, `tensor '${name}' is missing or not F32`);
-  return new Float32Array(tensor.part.map.read(tensor.position, tensor.bytes).buffer);
 }
 
 /**

@@ -61,8 +61,11 @@ function kinds({ plan, names, computes }: GgufSubject): Difference | undefined {
       kind !== wanted && !(computes.mixer && kind === 'recurrent') && !(computes.single && kind === 'nothing'),
   )?.attention.kind;
   const { perLayer, streams, hyper, projectOut } = plan;
-  const extra = perLayer ?? streams ?? hyper ?? projectOut ?? plan.blocks.find(({ altUp }) => altUp)?.altUp;
+  const extra =
+    (computes.reads?.includes('per-layer') ? undefined : perLayer) ??
+    (streams ?? hyper ?? projectOut ?? plan.blocks.find(({ altUp }) => altUp)?.altUp);
   return first([
+    differs('rows of per-layer embeddings', perLayer?.vocab ?? plan.vocab, plan.vocab),
     differs('what mixes the tokens of a block', other ?? wanted, wanted),
     differs('what stands around its blocks', extra === undefined ? 'nothing' : 'more', 'nothing'),
     core === undefined ? undefined : differs('the kind of recurrent layers', core, computes.mixer?.kind),
@@ -108,20 +111,21 @@ function ofAttention(subject: GgufSubject, index: number, own: AttentionPlan): D
     reads(subject, 'output-bias') ? undefined : differs(part("a bias of attention's output"), own.o.bias, false),
     differs(part('chunks of attention'), own.chunk, own.rope ? (computes.chunk ?? 0) : 0),
     differs(part('gates of outputs'), own.outputGate ?? false, computes.outputGate ?? false),
-    differs(part('heads'), `${own.heads} of ${own.headDim}`, `${head.heads} of ${head.headDim}`),
+    differs(part('heads'), own.heads, head.heads),
+    reads(subject, 'local-heads') ? undefined : differs(part('dimensions of heads'), own.headDim, head.headDim),
+    differs(part('a norm of values'), own.vNorm !== undefined, computes.valueNorm ?? false),
     reads(subject, 'kv-heads') ? undefined : differs(part('heads of keys and values'), own.kvHeads, head.kvHeads),
     reads(subject, 'value-length') ? undefined : differs(part('dimensions of values'), own.valueDim, own.headDim),
     reads(subject, 'value-scale') ? undefined : differs(part('what multiplies values'), own.valueScale, 1),
     differs(part('norms of q and k after the rotation'), own.normsLast ?? false, computes.normsLast ?? false, !own.qNorm || (own.normsLast ?? false) === (computes.normsLast ?? false)),
-    differs(part('an indexer, or keys of other blocks'), odd(own), 'none'),
+    differs(part('an indexer'), own.indexer !== undefined, false),
+    reads(subject, 'shared-kv')
+      ? undefined
+      : differs(part('keys of other blocks, or keys as values'), (own.reads ?? own.keysAsValues) !== undefined, false),
   ]);
 }
 
 const growth = (by: AttentionPlan['temperature']): string => (by ? `${by.beta}, ${by.length}, ${by.offset}` : 'no');
-
-function odd({ indexer, reads: other, keysAsValues, vNorm }: AttentionPlan): string {
-  return indexer || other !== undefined || keysAsValues || vNorm ? 'some' : 'none';
-}
 
 /** Which blocks turn, and which elements. */
 function rotation(subject: GgufSubject): Difference | undefined {
@@ -141,7 +145,11 @@ function rotation(subject: GgufSubject): Difference | undefined {
     ...all.flatMap((rope) => (rope ? [differs('pairs of elements that turn together', rope.style, style)] : [])),
     reads(subject, 'partial') || whole === undefined
       ? undefined
-      : first(all.map((rope) => rope && differs('a part of each head that is rotated', rope.rotary, whole))),
+      : first(
+          attentions(plan).map(
+            ([, { rope, headDim }]) => rope && differs('a part of each head that is rotated', rope.rotary, headDim),
+          ),
+        ),
     base && local && !reads(subject, 'local-theta')
       ? differs('rope_theta of blocks with a window', local.theta, base.theta)
       : undefined,
@@ -156,7 +164,8 @@ function scaling(subject: GgufSubject): Difference | undefined {
   const [latent] = latents(subject.plan);
   const expressible = 'default, linear, yarn with its usual constants, or what llama.cpp reads factors for';
   const cannot = (got: string): Difference => ({ what: 'this RoPE scaling', got, expected: expressible });
-  if (by.kind === 'dynamic' || by.kind === 'proportional') return cannot(by.kind);
+  if (by.kind === 'dynamic') return cannot(by.kind);
+  if (by.kind === 'proportional' && !reads(subject, 'rope-freqs')) return cannot(by.kind);
   if (by.kind === 'llama3' && !reads(subject, 'rope-freqs')) return cannot('llama3');
   if (by.kind === 'longrope') {
     if (!reads(subject, 'rope-factors')) return cannot('longrope');
@@ -217,7 +226,7 @@ function ofExperts({ plan, computes }: GgufSubject, mixture: ExpertsPlan): Diffe
     differs('a table of experts by token', routing.root !== undefined, false),
     differs('gates of experts', gate.kind, router.plain ? 'plain' : router.clamped ? 'clamped' : 'gated', router.clamped ? isOss(gate) : activation),
     router.latent ? undefined : differs('experts on latent vectors', latent !== undefined, false),
-    differs('experts apart from the MLP', apart !== undefined, false),
+    differs('experts apart from the MLP', apart !== undefined, router.apart ?? false),
   ]);
 }
 

@@ -34,7 +34,13 @@ export type Reads =
   /** attention.value_scale, value_length other than key_length, heads of keys and values block by block. */
   | 'value-scale'
   | 'value-length'
-  | 'kv-heads';
+  | 'kv-heads'
+  /** key_length_swa: heads of another size in blocks with a window. */
+  | 'local-heads'
+  /** Embeddings of each block, and what multiplies a block's output. */
+  | 'per-layer'
+  /** shared_kv_layers, and keys that are values. */
+  | 'shared-kv';
 
 /** How llama.cpp routes tokens to experts. `key`: as the file says. */
 export interface Router {
@@ -55,6 +61,8 @@ export interface Router {
   readonly weighInput?: true;
   /** Experts on vectors of another width, moe_latent_size. */
   readonly latent?: true;
+  /** Experts beside the MLP, with norms of their own. */
+  readonly apart?: true;
   /** Experts without a gate. */
   readonly plain?: true;
 }
@@ -85,6 +93,8 @@ export interface Computes {
   readonly bothNorms?: true;
   /** Blocks of one branch each. */
   readonly single?: true;
+  /** Values go through a norm without a weight. */
+  readonly valueNorm?: true;
   /** Attention whose output is multiplied by gates that q makes. */
   readonly outputGate?: true;
   /** Norms of q and k behind the rotation. */
@@ -149,6 +159,15 @@ export const GGUF_COMPUTES: Readonly<Record<string, Computes>> = {
     reads: ['windows', 'local-theta', 'logit-cap'],
     scale: gemmaScale(62),
     embeddingScale: rootHidden,
+  },
+  gemma4_text: {
+    pairs: 'halves',
+    activation: ['gelu_tanh'],
+    reads: ['windows', 'local-theta', 'logit-cap', 'local-heads', 'kv-heads', 'per-layer', 'shared-kv', 'rope-freqs'],
+    scale: () => 1,
+    embeddingScale: rootHidden,
+    valueNorm: true,
+    router: { normalize: true, apart: true },
   },
   phi3: { pairs: 'halves', reads: ['rope-factors', 'partial'] },
   olmo2: { pairs: 'halves', head: 'own' },

@@ -46,7 +46,10 @@ function widths(plan: ModelPlan): number[] {
     return plan.blocks.map(({ mlp }) =>
       mlp.kind === 'nothing' ? 0 : mlp.kind === 'experts' ? mlp.intermediate : mlp.down.k,
     );
-  const dense = plan.blocks.flatMap(({ mlp }) => (mlp.kind === 'experts' || mlp.kind === 'nothing' ? [] : [mlp.down.k]));
+  const dense = plan.blocks.flatMap(({ mlp }) => {
+    if (mlp.kind === 'experts') return mlp.apart && mlp.shared ? [mlp.shared.intermediate] : [];
+    return mlp.kind === 'nothing' ? [] : [mlp.down.k];
+  });
   const [first = mixtures(plan)[0]?.intermediate ?? 0] = dense;
   const uniform = dense.every((width) => width === first);
   return uniform
@@ -69,7 +72,9 @@ function attentionEntries(subject: GgufSubject): readonly Entry[] {
     ];
   }
   const all = attentions(plan).map(([, attention]) => attention);
-  const [first] = all;
+  // Blocks without a window have the sizes, where those with one have others.
+  const first = all.find((attention) => attention.window === 0) ?? all[0];
+  const local = all.find((attention) => attention.window > 0);
   if (!first) return [];
   const window = Math.max(...all.map((attention) => attention.window));
   return [
@@ -77,6 +82,16 @@ function attentionEntries(subject: GgufSubject): readonly Entry[] {
     ['attention.head_count_kv', each(subject.computes.mixer?.told === 'heads' ? everyHeads(plan) : all.map(({ kvHeads }) => kvHeads))],
     ['attention.key_length', u32(first.headDim)],
     ['attention.value_length', u32(first.valueDim)],
+    ...when(
+      reads(subject, 'local-heads') && local !== undefined,
+      ['attention.key_length_swa', u32(local?.headDim ?? 0)],
+      ['attention.value_length_swa', u32(local?.valueDim ?? 0)],
+    ),
+    ...when(reads(subject, 'shared-kv'), [
+      'attention.shared_kv_layers',
+      u32(all.filter((attention) => attention.reads !== undefined).length),
+    ]),
+    ...when(reads(subject, 'per-layer'), ['embedding_length_per_layer_input', u32(plan.perLayer?.size ?? 0)]),
     ...when(
       window > 0 && reads(subject, 'windows'),
       ['attention.sliding_window', u32(window)],

@@ -93,10 +93,18 @@ function spelled(usual: GgufArchitecture, { names }: Architecture): GgufArchitec
         ? names.embedding
         : part.startsWith('position_embd.')
           ? (names.positions ?? '')
+          : part.startsWith('per_layer_')
+            ? perLayerName(part, names)
           : names.finalNorm;
     return [part, typeof to === 'string' ? `${own}${suffix}` : { ...to, to: `${own}${suffix}` }];
   });
   return { ...usual, outer: Object.fromEntries(outer), blocks: names.block.replace(/\.\{layer\}.*$/, '') };
+}
+
+/** Of the tensors of per-layer embeddings outside the blocks. */
+function perLayerName(part: string, { perLayer, perLayerLinear, perLayerNorm }: Architecture['names']): string {
+  if (part.startsWith('per_layer_token_embd')) return perLayer ?? '';
+  return (part.startsWith('per_layer_model_proj') ? perLayerLinear : perLayerNorm) ?? '';
 }
 
 /** Shares of a head that turn by time, height and width, where config.json has them. */

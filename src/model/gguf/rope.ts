@@ -26,6 +26,7 @@ export function ropeEntries(subject: GgufSubject): Entry[] {
     ['rope.dimension_count', u32(rope.rotary)],
     ['rope.freq_base', f32(rope.theta)],
     ...(local && local !== rope ? [['rope.freq_base_swa', f32(local.theta)] as const] : []),
+    ...(local && local.rotary !== rope.rotary ? [['rope.dimension_count_swa', u32(local.rotary)] as const] : []),
     ...(subject.computes.sections
       ? [['rope.dimension_sections', { type: 'i32s', value: fourSections(subject) }] as const]
       : []),
@@ -89,6 +90,12 @@ export function ropeTensors(subject: GgufSubject): RopeTensors {
       ['rope_factors_long.weight', Float32Array.from(rope.scaling.long)],
       ['rope_factors_short.weight', Float32Array.from(rope.scaling.short)],
     ]);
+  if (rope?.scaling.kind === 'proportional') {
+    const { turning, factor: by } = rope.scaling;
+    // What a frequency is divided by that is none.
+    const divisors = Float32Array.from({ length: rope.rotary / 2 }, (_, i) => (i < turning ? by : 1e30));
+    return new Map([['rope_freqs.weight', divisors]]);
+  }
   if (rope?.scaling.kind !== 'llama3') return new Map();
   const { factor, low, high, original } = rope.scaling;
   const factors = llama3Factors(rope.theta, rope.rotary, factor, low, high, original);
