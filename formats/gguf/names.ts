@@ -8,6 +8,7 @@ export interface GgufName {
   /** The slice of a stack: of experts, or of the norms of heads. */
   readonly expert?: number;
   readonly fix?: Fix;
+  readonly states?: 'rows' | 'behind' | 'columns';
   readonly minusExp?: true;
   readonly plain?: true;
 }

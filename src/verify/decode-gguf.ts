@@ -6,7 +6,7 @@ import type { GgufModel } from '../model/gguf/model.js';
 import type { Decoded } from './decode.js';
 import { mxfp4Fields, mxfp4Values } from './decode-mxfp4.js';
 import { halfValue, nearestHalf } from './floats.js';
-import { storedOrder } from './gguf-tables.js';
+import { inColumns, storedColumns, storedOrder } from './gguf-tables.js';
 import { storedForm } from './layout.js';
 import { ggufFields, ggufValues, settle, type Wrong } from './native.js';
 
@@ -18,6 +18,19 @@ const CENTER: Readonly<Record<string, number>> = { q4_0: 8, q5_0: 16, q8_0: 0 };
  * are of f16 and bf16. The caller disposes of it.
  */
 export async function decodeValues(
+  rt: NativeRuntime,
+  file: GgufFile,
+  name: string,
+  model: GgufModel,
+): Promise<{ tensor: Tensor; wrong: Wrong | undefined }> {
+  const found = await valuesInOrder(rt, file, name, model);
+  const heads = storedColumns(name, model);
+  if (heads) found.tensor.bytes().set(inColumns(found.tensor.bytes(), file.matrix(name).rows, heads));
+  return found;
+}
+
+/** The same, columns as they lie in the file. */
+async function valuesInOrder(
   rt: NativeRuntime,
   file: GgufFile,
   name: string,
@@ -51,6 +64,13 @@ export async function decodeValues(
   return { tensor: values.output, wrong: wrong.count > 0 ? wrong : undefined };
 }
 
+/** Blocks with the heads of columns as the checkpoint has them. Disposes of `stored`. */
+function moved(stored: Tensor, rows: number, heads: readonly number[]): Tensor {
+  const out = fromTyped('u8', stored.shape, inColumns(stored.bytes(), rows, heads));
+  stored.dispose();
+  return out;
+}
+
 /** Blocks of 32 back into canonical codes, scales and zero points; what cannot be is a problem. */
 export async function decodeBlocks(
   rt: NativeRuntime,
@@ -64,7 +84,8 @@ export async function decodeBlocks(
   const { bits, flip, zero } = storedForm(module);
   const name = file.matrix(tensor).type.name;
   const center = CENTER[name];
-  const stored = file.tensor(tensor);
+  const heads = storedColumns(tensor, model);
+  const stored = heads ? moved(file.tensor(tensor), n, heads) : file.tensor(tensor);
   if (name === 'mxfp4') {
     const { codes, scales } = mxfp4Fields(stored, storedOrder(tensor, n, model), k);
     decoded.parts.set('codes', codes);

@@ -44,10 +44,58 @@ export const isPlusOne = (model: GgufModel, tensor: string): boolean =>
 /** Whether it has -exp of them. */
 export const isMinusExp = (model: GgufModel, tensor: string): boolean => placeOf(model, tensor)?.minusExp === true;
 
+type Delta = { readonly heads: number; readonly keyHeads: number; readonly keyDim: number };
+
+/** The gated delta rule of a model in which several heads share keys. */
+function deltaOf({ plan }: GgufModel): Delta | undefined {
+  for (const { attention } of plan.blocks)
+    if (attention.kind === 'recurrent' && attention.core.kind === 'delta' && attention.core.heads > attention.core.keyHeads)
+      return attention.core;
+  return undefined;
+}
+
+/** The heads of the checkpoint in the order of llama.cpp, which goes through all heads of keys again and again. */
+function headOrder({ heads, keyHeads }: Delta): number[] {
+  const order: number[] = [];
+  for (let turn = 0; turn < heads / keyHeads; turn++)
+    for (let key = 0; key < keyHeads; key++) order.push(key * (heads / keyHeads) + turn);
+  return order;
+}
+
+/** For every head of the file that columns of a tensor are for, the head of the checkpoint; undefined where they are the same. */
+export function storedColumns(tensor: string, model: GgufModel): readonly number[] | undefined {
+  const states = placeOf(model, tensor)?.states === 'columns' ? deltaOf(model) : undefined;
+  return states && headOrder(states);
+}
+
+/** Bytes of rows whose chunks are in the order of the file, in that of the checkpoint; or the other way round. */
+export function inColumns(bytes: Uint8Array, rows: number, heads: readonly number[], toFile = false): Uint8Array {
+  const out = new Uint8Array(bytes.length);
+  const width = bytes.length / rows;
+  const chunk = width / heads.length;
+  for (let row = 0; row < rows; row++)
+    for (let i = 0; i < heads.length; i++) {
+      const [stored, own] = [row * width + i * chunk, row * width + (heads[i] as number) * chunk];
+      const [from, to] = toFile ? [own, stored] : [stored, own];
+      for (let at = 0; at < chunk; at++) out[to + at] = bytes[from + at] as number;
+    }
+  return out;
+}
+
 /** For every row of a tensor of the file, the row of the checkpoint's that it is. */
 export function storedOrder(tensor: string, rows: number, model: GgufModel): Int32Array {
   const order = Int32Array.from({ length: rows }, (_, row) => row);
   const fix = fixOf(model, tensor);
+  const states = deltaOf(model);
+  const told = placeOf(model, tensor)?.states;
+  if (states && (told === 'rows' || told === 'behind')) {
+    const first = told === 'behind' ? 2 * states.keyHeads * states.keyDim : 0;
+    for (const [head, own] of headOrder(states).entries()) {
+      const size = (rows - first) / states.heads;
+      for (let i = 0; i < size; i++) order[first + head * size + i] = first + own * size + i;
+    }
+    return order;
+  }
   const [attention] = model.plan.blocks.flatMap(({ attention: own }) => (own.kind === 'attention' ? [own] : []));
   if (!attention || (fix !== 'heads' && fix !== 'interleaved-q' && fix !== 'interleaved-k')) return order;
   const { heads: all, kvHeads } = attention;

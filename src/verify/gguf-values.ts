@@ -5,7 +5,7 @@ import { decodeValues } from './decode-gguf.js';
 import { quantizedWeight } from './dequantize.js';
 import type { GgufContext, GgufExpectation } from './gguf-context.js';
 import { columnWeights } from './gguf-importance.js';
-import { fixOf, isMinusExp, isPlusOne, storedOrder } from './gguf-tables.js';
+import { fixOf, inColumns, isMinusExp, isPlusOne, storedColumns, storedOrder } from './gguf-tables.js';
 import { compare, convertExact, ggufNearest, nearRows, placeOf, settle, type Wrong } from './native.js';
 
 /** Weights that are looked at together: embeddings are large. */
@@ -65,6 +65,8 @@ export async function compareBlocks(
   const facts = { check: 'against', tensor, ...(module && { module: module.name }) } as const;
   const stored = file.tensor(tensor);
   const order = storedOrder(tensor, rows, model);
+  const heads = storedColumns(tensor, model);
+  if (heads) toFile(expected, rows, heads, module?.weights);
   // Rows of q and k are in an order of their own, and looked at whole.
   const step = order.every((row, i) => row === i) ? Math.max(1, Math.floor(CHUNK / columns)) : rows;
   recorder.count('against', 2);
@@ -87,6 +89,12 @@ export async function compareBlocks(
     if (wrong.codes.count + wrong.blocks.count > 0) break;
   }
   for (const each of [stored, expected, module?.weights]) each?.dispose();
+}
+
+/** A weight, and weights of its columns, with the heads of columns as the file has them, in place. */
+function toFile(weight: Tensor, rows: number, heads: readonly number[], columns: Tensor | undefined): void {
+  weight.bytes().set(inColumns(weight.bytes(), rows, heads, true));
+  columns?.bytes().set(inColumns(columns.bytes(), 1, heads, true));
 }
 
 /** A searched module against the weights that were searched in; without those, against the quantized ones. */

@@ -132,6 +132,8 @@ const GGUF_MODELS: Readonly<Record<string, readonly [kind: string, config: Reado
   lfm2_moe: ['lfm2_moe', {}],
   qwen3_next: ['qwen3_next', {}],
   jamba: ['jamba', {}],
+  qwen3_5_text: ['qwen3_5_text', { linear_key_head_dim: 64 }],
+  qwen3_5_moe: ['qwen3_5_moe', {}],
   nemotron_h: ['nemotron_h', { num_hidden_layers: 4, hybrid_override_pattern: 'M*-M' }],
   nemotron_h_moe: ['nemotron_h', { num_hidden_layers: 4, hybrid_override_pattern: 'ME*E' }],
   'nemotron_h_moe, latent': ['nemotron_h-latent', { mlp_hidden_act: 'relu2', time_step_min: 0.001 }],

@@ -53,6 +53,44 @@ function lfm2(facts: GgufFacts, own: Shared): Json {
   };
 }
 
+/** Qwen3.5's gated delta rule. */
+const DELTA: parts.PartNames = {
+  attn_qkv: { to: 'linear_attn.in_proj_qkv', states: 'behind' },
+  attn_gate: { to: 'linear_attn.in_proj_z', states: 'rows' },
+  ssm_beta: { to: 'linear_attn.in_proj_b', states: 'rows' },
+  ssm_alpha: { to: 'linear_attn.in_proj_a', states: 'rows' },
+  ssm_conv1d: { to: 'linear_attn.conv1d', fix: 'squeezed', states: 'behind' },
+  'ssm_dt.bias': { to: 'linear_attn.dt_bias', states: 'rows' },
+  'ssm_a.': { to: 'linear_attn.A_log', minusExp: true, states: 'rows' },
+  ssm_norm: { to: 'linear_attn.norm', plain: true },
+  ssm_out: { to: 'linear_attn.out_proj', states: 'columns' },
+};
+
+/** Qwen3-Next and Qwen3.5 without experts. */
+function delta(facts: GgufFacts, own: Shared): Json {
+  const heads = facts.number('ssm.time_step_rank');
+  const every = facts.optional('full_attention_interval') ?? 4;
+  const listed = facts.list<boolean>('attention.recurrent_layers', 'boolean');
+  return {
+    ...likeLlama(facts, own),
+    ...partly(facts, own),
+    attention_bias: false,
+    linear_conv_kernel_dim: facts.number('ssm.conv_kernel'),
+    linear_key_head_dim: facts.number('ssm.state_size'),
+    linear_num_key_heads: facts.number('ssm.group_count'),
+    linear_num_value_heads: heads,
+    linear_value_head_dim: facts.number('ssm.inner_size') / heads,
+    layer_types: Array.from({ length: own.layers }, (_, i) =>
+      (listed ? listed[i] : (i + 1) % every !== 0) ? 'linear_attention' : 'full_attention',
+    ),
+  };
+}
+
+const deltaMixture = (facts: GgufFacts): Json => ({
+  ...mixture(facts, true),
+  shared_expert_intermediate_size: facts.number('expert_shared_feed_forward_length'),
+});
+
 /** Mamba's and Mamba-2's, below `module`. */
 const mamba = (module: string): parts.PartNames => ({
   ssm_in: `${module}.in_proj`,
@@ -157,26 +195,23 @@ export const HYBRID: GgufArchitectures = {
       ssm_norm: { to: 'linear_attn.norm', plain: true },
       ssm_out: 'linear_attn.out_proj',
     },
-    config: (facts, own) => {
-      const heads = facts.number('ssm.time_step_rank');
-      const every = facts.optional('full_attention_interval') ?? 4;
-      const listed = facts.list<boolean>('attention.recurrent_layers', 'boolean');
-      return {
-        ...likeLlama(facts, own),
-        ...partly(facts, own),
-        ...mixture(facts, true),
-        shared_expert_intermediate_size: facts.number('expert_shared_feed_forward_length'),
-        attention_bias: false,
-        linear_conv_kernel_dim: facts.number('ssm.conv_kernel'),
-        linear_key_head_dim: facts.number('ssm.state_size'),
-        linear_num_key_heads: facts.number('ssm.group_count'),
-        linear_num_value_heads: heads,
-        linear_value_head_dim: facts.number('ssm.inner_size') / heads,
-        layer_types: Array.from({ length: own.layers }, (_, i) =>
-          (listed ? listed[i] : (i + 1) % every !== 0) ? 'linear_attention' : 'full_attention',
-        ),
-      };
-    },
+    config: (facts, own) => ({ ...delta(facts, own), ...deltaMixture(facts) }),
+  },
+  qwen3_5_text: {
+    ...shared,
+    name: 'qwen35',
+    className: 'Qwen3_5ForCausalLM',
+    normsPlusOne: true,
+    block: { ...parts.postNormed(parts.LLAMA_BLOCK), ...DELTA },
+    config: delta,
+  },
+  qwen3_5_moe_text: {
+    ...shared,
+    name: 'qwen35moe',
+    className: 'Qwen3_5MoeForCausalLM',
+    normsPlusOne: true,
+    block: { ...parts.postNormed(parts.QWEN2_MOE_BLOCK), ...DELTA },
+    config: (facts, own) => ({ ...delta(facts, own), ...deltaMixture(facts) }),
   },
   jamba: {
     ...shared,

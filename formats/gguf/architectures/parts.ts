@@ -20,6 +20,8 @@ export type Fix =
 export interface PartName {
   readonly to: string;
   readonly fix?: Fix;
+  /** Where heads of values of a gated delta rule stand, which the file has in another order: all rows, those behind keys, or columns. */
+  readonly states?: 'rows' | 'behind' | 'columns';
   /** The file has -exp of the checkpoint's numbers. */
   readonly minusExp?: true;
   /** A norm that has no 1 added where others of the model have. */

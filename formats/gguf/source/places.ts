@@ -17,6 +17,7 @@ export interface Place {
   readonly bytes: number;
   readonly fix: Fix | undefined;
   readonly minusOne: boolean;
+  readonly states?: PartName['states'];
   /** The file has -exp of its numbers. */
   readonly minusExp?: boolean;
   /** It is made of these two instead. */
@@ -52,7 +53,7 @@ function placesFor(file: GgufModelFile, { architecture, config }: GgufSourceMode
     return badGguf(file.path, `tensor '${tensor.name}' has no place in a model of type ${config.model_type}`, {
       hint: 'Start from the safetensors that it was converted from.',
     });
-  const { to, fix, expert, minusExp = false, plain } = found;
+  const { to, fix, expert, minusExp = false, plain, states } = found;
   const stacked = to.includes('{expert}') && expert === undefined;
   const rank = tensor.shape.length;
   if (rank === 3 && !stacked) badGguf(file.path, `tensor '${tensor.name}' has 3 dimensions`, { got: tensor.shape });
@@ -78,6 +79,7 @@ function placesFor(file: GgufModelFile, { architecture, config }: GgufSourceMode
     fix: fix === 'turned' && own.length !== 2 ? undefined : fix,
     minusOne,
     minusExp,
+    ...(states && { states }),
   }));
 }
 

@@ -70,6 +70,9 @@ function kinds({ plan, names, computes }: GgufSubject): Difference | undefined {
     differs('what stands around its blocks', extra === undefined ? 'nothing' : 'more', 'nothing'),
     core === undefined ? undefined : differs('the kind of recurrent layers', core, computes.mixer?.kind),
     differs('biases of convolutions', biasedConv(plan), false),
+    ...mixers(plan).map(([, { core: own }]) =>
+      own.kind === 'delta' ? differs('dimensions of values in linear attention', own.valueDim, own.keyDim) : undefined,
+    ),
     // It has no bound, and steps of states are hardly ever below the usual one.
     ...mixers(plan).map(([, { core: own }]) => own.kind === 'mamba2' ? differs('time_step_min', own.least, 0.001, own.least <= 0.001) : undefined),
     computes.single ? undefined : differs('MLPs in every block', plan.blocks.some(({ mlp }) => mlp.kind === 'nothing') ? 'no' : 'yes', 'yes'),

@@ -87,8 +87,8 @@ export interface Computes {
   readonly temperature?: { readonly beta: number; readonly length: number; readonly offset: number };
   /** Recurrent layers in the place of attention, and how the file tells them: by heads of keys, of which they have 0, or a list. */
   readonly mixer?: { readonly kind: MixerCore['kind']; readonly told: 'heads' | 'list' };
-  /** It wants rope.dimension_sections. */
-  readonly sections?: true;
+  /** It wants rope.dimension_sections: these, where config.json has none. */
+  readonly sections?: readonly number[];
   /** It reads the epsilon under the names of both kinds of norms. */
   readonly bothNorms?: true;
   /** Blocks of one branch each. */
@@ -130,6 +130,21 @@ const GRANITE: readonly Reads[] = [
   ...widely(['output-bias', 'mlp-bias', 'logit-divisor', 'residual-scale', 'embedding-scale', 'attention-scale', 'rope-factors']),
 ];
 const QWEN: Computes = { pairs: 'halves' };
+const QWEN35: Computes = {
+  pairs: 'halves',
+  reads: ['partial'],
+  mixer: { kind: 'delta', told: 'list' },
+  outputGate: true,
+  sections: [11, 11, 10],
+  but: ({ blocks }) => {
+    const core = blocks.find(({ attention }) => attention.kind === 'recurrent')?.attention;
+    if (core?.kind !== 'recurrent' || core.core.kind !== 'delta') return undefined;
+    const { heads, keyHeads, valueDim } = core.core;
+    return heads === keyHeads || valueDim % 32 === 0
+      ? undefined
+      : `it has heads in another order, and blocks of 32 are no parts of values of ${valueDim} dimensions`;
+  },
+};
 const SHARED: Router = { normalize: 'key', sigmoid: 'key', scale: true, groups: true, leadingDense: true };
 const LATENT: Computes = { pairs: 'neighbours', router: SHARED };
 
@@ -281,6 +296,8 @@ export const GGUF_COMPUTES: Readonly<Record<string, Computes>> = {
     outputGate: true,
     router: { normalize: true },
   },
+  qwen3_5_text: QWEN35,
+  qwen3_5_moe_text: { ...QWEN35, router: { normalize: true } },
   jamba: { mixer: { kind: 'mamba', told: 'heads' }, router: { normalize: false, anywhere: true } },
   nemotron_h: {
     activation: ['relu2'],
@@ -294,10 +311,10 @@ export const GGUF_COMPUTES: Readonly<Record<string, Computes>> = {
       return kinds.has('experts') && kinds.has('plain') ? 'it has experts or MLPs, and this one both' : undefined;
     },
   },
-  qwen2_5_vl_text: { ...QWEN, sections: true },
-  qwen3_vl_text: { ...QWEN, sections: true },
-  qwen3_vl_moe_text: { ...QWEN, sections: true, router: { normalize: true } },
-  glm4v_text: { pairs: 'neighbours', reads: ['partial'], sections: true },
+  qwen2_5_vl_text: { ...QWEN, sections: [] },
+  qwen3_vl_text: { ...QWEN, sections: [] },
+  qwen3_vl_moe_text: { ...QWEN, sections: [], router: { normalize: true } },
+  glm4v_text: { pairs: 'neighbours', reads: ['partial'], sections: [] },
   deepseek_v2: LATENT,
   deepseek_v3: LATENT,
   kimi_k2: LATENT,

@@ -35,7 +35,8 @@ export function ropeEntries(subject: GgufSubject): Entry[] {
 }
 
 /** Sections of four axes, of which text turns all alike. */
-const fourSections = ({ sections }: GgufSubject): number[] => [...sections, 0, 0, 0, 0].slice(0, 4);
+const fourSections = ({ sections, computes }: GgufSubject): number[] =>
+  [...(sections.length > 0 ? sections : (computes.sections ?? [])), 0, 0, 0, 0].slice(0, 4);
 
 function scalingEntries(subject: GgufSubject, scaling: RopeScaling): Entry[] {
   const [latent] = latents(subject.plan);

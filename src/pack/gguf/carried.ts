@@ -7,8 +7,8 @@ import { ops } from '../../../native/ops.js';
 import { LpqError } from '../../core/error.js';
 import { stateGroups } from '../../model/gguf/facts.js';
 import { buildGraph } from '../../model/graph.js';
-import { type GgufContext, orderOf, tensorName } from './context.js';
-import { searchRows, takeRows } from './encode.js';
+import { columnsOf, type GgufContext, orderOf, tensorName } from './context.js';
+import { searchRows, takeColumns, takeRows } from './encode.js';
 
 /** A tensor of the file that was not quantized: one of the checkpoint, or vectors of it that the file has as rows. */
 export interface CarriedPlan {
@@ -113,7 +113,8 @@ export async function carriedBytes(
     change(whole, (value) => value + 1);
   if (place.minusExp) change(whole, (value) => -Math.exp(value));
   if (place.fix === 'turned' && shape.length === 2) turn(whole);
-  if (!place.fix || !REORDERED.has(place.fix)) return whole;
+  if (place.states === 'columns') return takeColumns(whole, columnsOf(context, place));
+  if (!place.states && !(place.fix && REORDERED.has(place.fix))) return whole;
   const moved = await takeRows(rt, whole, orderOf(context, place, whole.shape[0] as number));
   whole.dispose();
   return moved;

@@ -2,7 +2,8 @@ import type { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
 import { type GgufName, ggufName, partOrder, rowOrder } from '../../../formats/gguf/names.js';
 import type { GgufTypeName } from '../../../formats/gguf/types.js';
 import { LpqError } from '../../core/error.js';
-import { attentions } from '../../model/gguf/facts.js';
+import { stateOrder } from '../../../formats/gguf/states.js';
+import { attentions, mixers } from '../../model/gguf/facts.js';
 import { type GgufModel, ggufModel } from '../../model/gguf/model.js';
 import type { NoForm } from '../integer-form.js';
 import { type GgufForm, ownForm, searchForm } from './forms.js';
@@ -55,9 +56,24 @@ export function tensorName({ name, expert }: GgufName): string {
 
 /** The rows of a module in the order of the file. */
 export function orderOf(context: GgufContext, place: GgufName, rows: number): Int32Array {
+  const states = statesOf(context);
+  if (states && (place.states === 'rows' || place.states === 'behind'))
+    return stateOrder(rows, states.heads, states.keyHeads, place.states === 'behind' ? 2 * states.keyHeads * states.keyDim : 0);
   const heads = headsOf(context, place);
   if (place.fix === 'heads' && heads !== undefined) return partOrder(rows, heads);
   return rowOrder(rows, heads);
+}
+
+/** The heads of a gated delta rule, if several share keys. */
+function statesOf({ model }: GgufContext) {
+  const core = mixers(model.plan)[0]?.[1].core;
+  return core?.kind === 'delta' && core.heads !== core.keyHeads ? core : undefined;
+}
+
+/** Chunk i of every row of the file is chunk order[i] of the module; undefined where columns keep their places. */
+export function columnsOf(context: GgufContext, place: GgufName): Int32Array | undefined {
+  const states = place.states === 'columns' ? statesOf(context) : undefined;
+  return states && stateOrder(states.heads, states.heads, states.keyHeads);
 }
 
 /** How many heads the rows of a tensor are, which lie in another order in the file. */

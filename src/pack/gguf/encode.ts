@@ -1,3 +1,4 @@
+import { moveChunks } from '../../../formats/gguf/states.js';
 import { type GgufTypeName, ggufType, rowBytes } from '../../../formats/gguf/types.js';
 import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../../../native/binding.js';
 import { ops } from '../../../native/ops.js';
@@ -151,6 +152,12 @@ export async function searchRows(rt: NativeRuntime, name: string, weight: Tensor
     for (const tensor of [part, wide, found.blocks, found.mean]) tensor.dispose();
   }
   return blocks;
+}
+
+/** Chunks of every row in another order, or back, in place. */
+export function takeColumns(tensor: Tensor, order: Int32Array | undefined, back = false): Tensor {
+  if (order) tensor.bytes().set(moveChunks(tensor.bytes(), tensor.shape.length > 1 ? (tensor.shape[0] as number) : 1, order, back));
+  return tensor;
 }
 
 /** Rows of a tensor in another order, any dtype. The caller disposes of it. */

@@ -4,8 +4,8 @@ import { type GgufTypeName, ggufType, rowBytes } from '../../../formats/gguf/typ
 import { LpqError } from '../../core/error.js';
 import { printGranularity } from '../../core/granularity.js';
 import type { Decision, ModuleFacts, PackTarget } from '../target.js';
-import { createContext, type GgufContext, headsOf, orderOf, tensorName } from './context.js';
-import { encodeCodes, encodeFours, searchBlocks } from './encode.js';
+import { columnsOf, createContext, type GgufContext, headsOf, orderOf, tensorName } from './context.js';
+import { encodeCodes, encodeFours, searchBlocks, takeColumns } from './encode.js';
 import { ownForm } from './forms.js';
 import { moduleWeight, writeGguf } from './write.js';
 
@@ -52,11 +52,14 @@ function bound(
       if ('reason' in form) throw new LpqError('LPQ_INTERNAL', `module '${name}' has no form: ${form.reason}`);
       const place = context.place(name);
       const order = orderOf(context, place, module.shape[0]);
+      const chunks = columnsOf(context, place);
       if (form.kind === 'fours')
-        return new Map([[tensorName(place), encodeFours({ checkpoint, name, module }, order)]]);
+        return new Map([[tensorName(place), takeColumns(encodeFours({ checkpoint, name, module }, order), chunks)]]);
       if (form.kind === 'codes')
-        return new Map([[tensorName(place), await encodeCodes({ rt, checkpoint, name, module }, form, order)]]);
-      const weight = await moduleWeight(rt, checkpoint, name, undefined);
+        return new Map([
+          [tensorName(place), takeColumns(await encodeCodes({ rt, checkpoint, name, module }, form, order), chunks)],
+        ]);
+      const weight = takeColumns(await moduleWeight(rt, checkpoint, name, undefined), chunks);
       const { blocks, mean } = await searchBlocks(rt, name, weight, form.type, order);
       for (const tensor of [weight, mean]) tensor.dispose();
       return new Map([[tensorName(place), blocks]]);

@@ -26,8 +26,8 @@ import type { PackPlan } from '../plan.js';
 import type { Decision } from '../target.js';
 import { plainWeight, stopIfAborted } from '../write-modules.js';
 import { carriedBytes, planCarried } from './carried.js';
-import { type GgufContext, orderOf, tensorName } from './context.js';
-import { encodeCodes, encodeFours, searchBlocks, takeRows } from './encode.js';
+import { columnsOf, type GgufContext, orderOf, tensorName } from './context.js';
+import { encodeCodes, encodeFours, searchBlocks, takeColumns, takeRows } from './encode.js';
 import { fileMetadata, tensorPlans } from './header.js';
 import { openWeighting, type Weighting } from './importance.js';
 
@@ -165,6 +165,7 @@ async function writeModule(
   const module = input.module(name);
   const place = context.place(name);
   const order = orderOf(context, place, module.shape[0]);
+  const chunks = columnsOf(context, place);
   const form = context.form(name);
   const { notes, canonical, ...entry } = declaration(input, name, decision, plan.target);
   const found: string[] = [];
@@ -173,17 +174,18 @@ async function writeModule(
   if (decision.action === 'fallback') {
     const plain = await plainWeight(rt, input, name);
     weight = await hashWeight(name, plain);
-    tensor = await takeRows(rt, plain, order);
+    tensor = takeColumns(await takeRows(rt, plain, order), chunks);
     plain.dispose();
   } else if ('reason' in form) throw new LpqError('LPQ_INTERNAL', `module '${name}' has no form: ${form.reason}`);
-  else if (form.kind === 'fours') tensor = encodeFours({ checkpoint: input, name, module }, order);
+  else if (form.kind === 'fours') tensor = takeColumns(encodeFours({ checkpoint: input, name, module }, order), chunks);
   else if (form.kind === 'codes') {
-    tensor = await encodeCodes({ rt, checkpoint: input, name, module }, form, order);
+    tensor = takeColumns(await encodeCodes({ rt, checkpoint: input, name, module }, form, order), chunks);
   } else {
-    const wide = await moduleWeight(rt, input, name, source);
-    const columns = weighting?.of(place, name, module.shape[1]);
+    const wide = takeColumns(await moduleWeight(rt, input, name, source), chunks);
+    const weights = weighting?.of(place, name, module.shape[1]);
+    const columns = weights && takeColumns(weights, chunks);
     const { blocks, mean, error, norm } = await searchBlocks(rt, name, wide, form.type, order, columns);
-    weight = await hashWeight(name, mean);
+    weight = await hashWeight(name, takeColumns(mean, chunks, true));
     for (const each of [wide, mean, columns]) each?.dispose();
     tensor = blocks;
     const from = source ? 'the source' : 'the quantized weights';
