@@ -42,7 +42,7 @@ function gemma4(facts: GgufFacts, own: Shared): Json {
     sliding_window,
     layer_types,
     num_kv_shared_layers: facts.optional('attention.shared_kv_layers') ?? 0,
-    final_logit_softcapping: facts.optional('final_logit_softcapping') ?? null,
+    final_logit_softcapping: facts.optional('final_logit_softcapping') || null,
     hidden_size_per_layer_input: facts.optional('embedding_length_per_layer_input') ?? 0,
     vocab_size_per_layer_input: facts.has('per_layer_token_embd.weight')
       ? (facts.shape('per_layer_token_embd.weight')[0] as number)
@@ -102,7 +102,7 @@ export const GEMMA: GgufArchitectures = {
       return {
         ...rest,
         ...twoRopes(facts, own, 1_000_000, 10_000),
-        final_logit_softcapping: facts.optional('final_logit_softcapping') ?? null,
+        final_logit_softcapping: facts.optional('final_logit_softcapping') || null,
         attn_logit_softcapping: null,
       };
     },

@@ -148,7 +148,7 @@ function normEntry(plan: ModelPlan): Entry {
 function multiplierEntries(subject: GgufSubject): readonly Entry[] {
   const { embedding, logits, blocks } = subject.plan;
   return [
-    ...when(reads(subject, 'logit-cap') && logits.softCap > 0, ['final_logit_softcapping', f32(logits.softCap)]),
+    ...when(reads(subject, 'logit-cap'), ['final_logit_softcapping', f32(logits.softCap)]),
     ...when(reads(subject, 'logit-scale'), ['logit_scale', f32(logits.scale)]),
     ...when(reads(subject, 'logit-divisor'), ['logit_scale', f32(1 / logits.scale)]),
     ...when(reads(subject, 'embedding-scale'), ['embedding_scale', f32(embedding.scale)]),
