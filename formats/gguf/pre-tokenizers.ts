@@ -23,39 +23,39 @@ const cased = (after: string): string =>
 /** Expressions of which each match is a word, and what becomes of the words: bytes, or the words of GPT-2's expression first. */
 export interface Splits {
   readonly patterns: readonly string[];
-  readonly then: 'bytes' | 'gpt-2';
+  readonly words: 'bytes' | 'gpt-2';
   /** Words that are tokens are not merged; llama.cpp's name says it. */
   readonly ignoresMerges?: boolean;
 }
 
 /** What llama.cpp calls ways of cutting text into words (tokenizer.ggml.pre). Of two that differ in merges alone the usual one is first. */
 export const SPLITS: Readonly<Record<string, Splits>> = {
-  'llama-bpe': { patterns: [`${ENDINGS}|${WORD}|\\p{N}{1,3}|${REST}`], then: 'bytes', ignoresMerges: true },
-  dbrx: { patterns: [`${ENDINGS}|${WORD}|\\p{N}{1,3}|${REST}`], then: 'bytes', ignoresMerges: false },
-  qwen2: { patterns: [`${ENDINGS}|${WORD}|\\p{N}|${REST}`], then: 'bytes' },
+  'llama-bpe': { patterns: [`${ENDINGS}|${WORD}|\\p{N}{1,3}|${REST}`], words: 'bytes', ignoresMerges: true },
+  dbrx: { patterns: [`${ENDINGS}|${WORD}|\\p{N}{1,3}|${REST}`], words: 'bytes', ignoresMerges: false },
+  qwen2: { patterns: [`${ENDINGS}|${WORD}|\\p{N}|${REST}`], words: 'bytes' },
   qwen35: {
     patterns: [
       `${ENDINGS}|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|${SPACES}`,
     ],
-    then: 'bytes',
+    words: 'bytes',
   },
   'seed-coder': {
     patterns: [`${ENDINGS}|${WORD}|\\p{N}{1}| ?[^\\s\\p{L}\\p{N}\\r\\n]+|\\s*[\\r\\n]+|${SPACES}`],
-    then: 'bytes',
+    words: 'bytes',
   },
-  'gpt-4o': { patterns: [`${cased(`${ENDINGS}?`)}|\\p{N}{1,3}|${SLASHES}`], then: 'bytes' },
-  tekken: { patterns: [`${cased('')}|\\p{N}|${SLASHES}`], then: 'bytes' },
+  'gpt-4o': { patterns: [`${cased(`${ENDINGS}?`)}|\\p{N}{1,3}|${SLASHES}`], words: 'bytes' },
+  tekken: { patterns: [`${cased('')}|\\p{N}|${SLASHES}`], words: 'bytes' },
   'deepseek-v3': {
     patterns: [
       '\\p{N}{1,3}',
       '[一-龥぀-ゟ゠-ヿ]+',
       `[!"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_\`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|${SPACES}`,
     ],
-    then: 'bytes',
+    words: 'bytes',
   },
   /** Each digit is a word. */
-  starcoder: { patterns: ['\\p{N}'], then: 'gpt-2' },
-  'gpt-2': { patterns: [], then: 'gpt-2' },
+  starcoder: { patterns: ['\\p{N}'], words: 'gpt-2' },
+  'gpt-2': { patterns: [], words: 'gpt-2' },
 };
 
 /** The expression of GPT-2's, as the files of some tokenizers spell what others write with (?i:). */
@@ -67,9 +67,9 @@ export function splitsName(pre: PreTokenizer | null | undefined, ignoresMerges: 
   const last = parts.at(-1);
   if (last?.type !== 'ByteLevel' || last.add_prefix_space === true) return undefined;
   const patterns = parts.slice(0, -1).map(patternOf);
-  const then = last.use_regex === false ? 'bytes' : 'gpt-2';
+  const words = last.use_regex === false ? 'bytes' : 'gpt-2';
   const same = Object.entries(SPLITS).filter(
-    ([, own]) => own.then === then && `${own.patterns}` === `${patterns.map((each) => each ?? '?')}`,
+    ([, own]) => own.words === words && `${own.patterns}` === `${patterns.map((each) => each ?? '?')}`,
   );
   const [name] = same.find(([, own]) => (own.ignoresMerges ?? ignoresMerges) === ignoresMerges) ?? [];
   return name;

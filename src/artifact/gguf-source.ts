@@ -1,6 +1,7 @@
 import path from 'node:path';
 import type { ArtifactManifest } from '../../formats/artifact/schema.js';
 import { GgufFile } from '../../formats/gguf/read.js';
+import { checkpointShape } from '../../formats/gguf/source/places.js';
 import { readConfig } from '../../formats/safetensors/checkpoint.js';
 import { fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
@@ -8,7 +9,6 @@ import { type GgufModel, ggufModel, namesOf } from '../model/gguf/model.js';
 import type { WeightSource } from '../model/source.js';
 import { decodeValues } from '../verify/decode-gguf.js';
 import { GGUF_FILE } from '../verify/gguf-context.js';
-import { checkpointShape } from '../../formats/gguf/source/places.js';
 import { checkpointNames, fixOf, isMinusExp, isPlusOne } from '../verify/gguf-tables.js';
 
 /** A GGUF artifact as a weight source under the checkpoint's names: blocks are decoded to f32 with the verifier's tables. */
@@ -26,7 +26,11 @@ export class GgufSource implements WeightSource {
     private readonly runtime: NativeRuntime,
   ) {
     this.config = readConfig(dir);
-    this.model = ggufModel(dir, this.config, namesOf(Object.keys(manifest.modules), 'output.weight' in manifest.carried));
+    this.model = ggufModel(
+      dir,
+      this.config,
+      namesOf(Object.keys(manifest.modules), 'output.weight' in manifest.carried),
+    );
     this.file = GgufFile.open(path.join(dir, GGUF_FILE));
     for (const tensor of this.file.names()) {
       const names = checkpointNames(this.model, tensor, this.file.matrix(tensor).rows);

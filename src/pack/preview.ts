@@ -42,8 +42,7 @@ export function previewDecisions(
     }),
   );
   const target = wanted.resolve?.(known)?.target ?? wanted;
-  if (target.bind)
-    ggufModel(dir, config, namesOf(modules.keys(), false));
+  if (target.bind) ggufModel(dir, config, namesOf(modules.keys(), false));
   if (ranks > 1 && !target.tensorParallel) throw noRanks(target, ranks);
   const decisions = new Map(
     [...known].map(([name, { module, facts }]) => [name, decide(target, name, module, facts)] as const),

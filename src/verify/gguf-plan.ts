@@ -1,8 +1,8 @@
 import type { ArtifactManifest, PackedModule } from '../../formats/artifact/schema.js';
-import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
-import type { GgufFile } from '../../formats/gguf/read.js';
 import { compareNatural } from '../../formats/canonical/order.js';
+import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import { ggufOrder } from '../../formats/gguf/names.js';
+import type { GgufFile } from '../../formats/gguf/read.js';
 import { stateGroups } from '../model/gguf/facts.js';
 import type { GgufModel } from '../model/gguf/model.js';
 import { buildGraph } from '../model/graph.js';
@@ -89,7 +89,8 @@ export function headerTensors(model: GgufModel, { weights }: ExpectedTensors, fi
     const dims = shape?.toReversed() ?? (there ? [there.columns, there.rows].slice(0, row ? 1 : there.rank) : []);
     stacks.set(stack ?? stored, { type, dims, slices });
   }
-  for (const [name, factors] of expectedRope(model)) stacks.set(name, { type: 'f32', dims: [factors.length], slices: 0 });
+  for (const [name, factors] of expectedRope(model))
+    stacks.set(name, { type: 'f32', dims: [factors.length], slices: 0 });
   return [...stacks]
     .sort(([a], [b]) => ggufOrder(model.names, a) - ggufOrder(model.names, b) || compareNatural(a, b))
     .map(([name, { type, dims, slices }]) => ({ name, type, dims: slices > 0 ? [...dims, slices] : dims }));

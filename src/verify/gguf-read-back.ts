@@ -93,4 +93,3 @@ function difference(
   }
   return undefined;
 }
-

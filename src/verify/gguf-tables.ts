@@ -49,7 +49,11 @@ type Delta = { readonly heads: number; readonly keyHeads: number; readonly keyDi
 /** The gated delta rule of a model in which several heads share keys. */
 function deltaOf({ plan }: GgufModel): Delta | undefined {
   for (const { attention } of plan.blocks)
-    if (attention.kind === 'recurrent' && attention.core.kind === 'delta' && attention.core.heads > attention.core.keyHeads)
+    if (
+      attention.kind === 'recurrent' &&
+      attention.core.kind === 'delta' &&
+      attention.core.heads > attention.core.keyHeads
+    )
       return attention.core;
   return undefined;
 }
@@ -139,7 +143,9 @@ export function expectedRope({ plan }: GgufModel): ReadonlyMap<string, Float64Ar
     if (factors) found.set('rope_freqs.weight', factors);
     if (scaling.kind === 'proportional') {
       const still = (i: number) => i >= scaling.turning;
-      const all = Float64Array.from({ length: attention.rope.rotary / 2 }, (_, i) => (still(i) ? 1e30 : scaling.factor));
+      const all = Float64Array.from({ length: attention.rope.rotary / 2 }, (_, i) =>
+        still(i) ? 1e30 : scaling.factor,
+      );
       found.set('rope_freqs.weight', all);
     }
     if (scaling.kind !== 'longrope') continue;

@@ -50,7 +50,10 @@ export function expectedTokenizer(dir: string, config: Json, rows: number): Entr
       ]
     : [
         ['tokenizer.ggml.model', string('gpt2')],
-        ['tokenizer.ggml.pre', string(splitsName(json.pre_tokenizer ?? undefined, model.ignore_merges === true) ?? 'default')],
+        [
+          'tokenizer.ggml.pre',
+          string(splitsName(json.pre_tokenizer ?? undefined, model.ignore_merges === true) ?? 'default'),
+        ],
         ...common,
         types,
         ['tokenizer.ggml.merges', { type: 'strings', value: pairs }],

@@ -23,7 +23,11 @@ export async function compareStored(
 ): Promise<void> {
   const { rt, recorder, file, model } = context;
   const expected = asStored(original, {
-    changed: isPlusOne(model, tensor) ? (value) => value + 1 : isMinusExp(model, tensor) ? (value) => -Math.exp(value) : undefined,
+    changed: isPlusOne(model, tensor)
+      ? (value) => value + 1
+      : isMinusExp(model, tensor)
+        ? (value) => -Math.exp(value)
+        : undefined,
     turned: fixOf(model, tensor) === 'turned',
   });
   const matrix = file.matrix(tensor);
@@ -145,7 +149,11 @@ function asStored(
   const [rows = 1, columns = 1] = tensor.shape;
   const made = changed
     ? fromTyped('f32', tensor.shape, values.map(changed))
-    : fromTyped('f32', [columns, rows], Float32Array.from(values, (_, i) => values[(i % rows) * columns + Math.floor(i / rows)] as number));
+    : fromTyped(
+        'f32',
+        [columns, rows],
+        Float32Array.from(values, (_, i) => values[(i % rows) * columns + Math.floor(i / rows)] as number),
+      );
   tensor.dispose();
   return made;
 }

@@ -90,7 +90,12 @@ export async function verifyGguf(options: VerifyOptions, manifest: ArtifactManif
 }
 
 /** What config.json says, in GGUF's words; what is wrong with it is recorded. */
-function modelOf(recorder: Recorder, dir: string, config: Json, { modules, carried }: ArtifactManifest): GgufModel | undefined {
+function modelOf(
+  recorder: Recorder,
+  dir: string,
+  config: Json,
+  { modules, carried }: ArtifactManifest,
+): GgufModel | undefined {
   try {
     return ggufModel(dir, config, namesOf(Object.keys(modules), 'output.weight' in carried));
   } catch (error) {

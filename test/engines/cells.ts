@@ -33,6 +33,8 @@ export interface Format {
   readonly verified?: boolean;
   /** Blocks of GGUF are decoded to f32, so that the engine rounds no inputs of theirs: experts are chosen by more than luck. */
   readonly floats?: boolean;
+  /** The engine looks GELU up in a table of f16. */
+  readonly halves?: boolean;
   /** The engine rounds activations too, which `lpq logits` does not: it only has to run. */
   readonly rounds?: boolean;
   /** Inputs become codes, and a sum in another order turns some at a tie: most tokens are compared, not all. */
@@ -116,7 +118,10 @@ const GGUF_MODELS: Readonly<Record<string, readonly [kind: string, config: Reado
   seed_oss: ['seed_oss', { attention_out_bias: false }],
   olmoe: ['olmoe', OWN_KEYS],
   dots1: ['dots1', { ...OWN_KEYS, ...FULL }],
-  smollm3: ['smollm3', { num_hidden_layers: 4, no_rope_layers: [1, 1, 1, 0], no_rope_layer_interval: 4, use_sliding_window: false }],
+  smollm3: [
+    'smollm3',
+    { num_hidden_layers: 4, no_rope_layers: [1, 1, 1, 0], no_rope_layer_interval: 4, use_sliding_window: false },
+  ],
   exaone4: ['exaone4', { ...FULL, sliding_window_pattern: null }],
   cohere2: ['cohere', { model_type: 'cohere2', sliding_window: 8, sliding_window_pattern: 2 }],
   hy_v3: ['hy_v3', {}],
@@ -275,7 +280,8 @@ export const FORMATS: readonly Format[] = [
   { name: 'q8_0, experts', target: 'gguf', options: ggml(8, '32'), model: 'tiny-qwen3-moe' },
   ...Object.entries(GGUF_MODELS).map(([name, [kind, config]]) => ({
     ...{ name: `q8_0 as floats, ${name}`, target: 'gguf', options: ggml(8, '32') },
-    ...{ model: `random ${kind}` as const, config, floats: true },
+    ...{ model: `random ${kind}` as const, config, floats: true, halves: /^gemma|gpt2|neox|starcoder/.test(name) },
+    ...(name === 'gemma3' || name === 'deepseek_v3' ? { commit: true } : {}),
   })),
 ];
 

@@ -61,9 +61,16 @@ async function edited(model: EditedModel, dir: string): Promise<string> {
 
 /** llama.cpp wants certain tokens of a model that is called phi3. */
 async function random(model: RandomModel, config: object, dir: string): Promise<string> {
-  const made = path.join(dir, `${model} ${Object.keys(config).join(' ')}`.trim().replaceAll(' ', '-').replace('phi3', 'phi-three'));
+  const made = path.join(
+    dir,
+    `${model} ${Object.keys(config).join(' ')}`.trim().replaceAll(' ', '-').replace('phi3', 'phi-three'),
+  );
   if (existsSync(made)) return made;
-  await writeWidened(model.slice('random '.length), made, { vocab_size: 320, text_config: { vocab_size: 320, ...config }, ...config });
+  await writeWidened(model.slice('random '.length), made, {
+    vocab_size: 320,
+    text_config: { vocab_size: 320, ...config },
+    ...config,
+  });
   writeFileSync(path.join(made, 'tokenizer.json'), JSON.stringify(BYTES));
   return made;
 }

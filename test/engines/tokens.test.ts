@@ -30,14 +30,14 @@ const BYTE_LEVEL = { type: 'ByteLevel', add_prefix_space: false, trim_offsets: t
 
 /** Models of the bundled tokenizer's tokens, whose text is split in each way that lpq has llama.cpp's name for. */
 function sources(dir: string): (readonly [name: string, from: string])[] {
-  const split = Object.entries(SPLITS).map(([name, { patterns, then, ignoresMerges = false }]) => {
+  const split = Object.entries(SPLITS).map(([name, { patterns, words, ignoresMerges = false }]) => {
     const from = path.join(dir, name);
     cpSync(tinyLlama, from, { recursive: true });
     const file = path.join(from, 'tokenizer.json');
     const json = JSON.parse(readFileSync(file, 'utf8'));
     const parts = [
       ...patterns.map((Regex) => ({ type: 'Split', pattern: { Regex }, behavior: 'Isolated', invert: false })),
-      { ...BYTE_LEVEL, use_regex: then === 'gpt-2' },
+      { ...BYTE_LEVEL, use_regex: words === 'gpt-2' },
     ];
     const pre_tokenizer = { type: 'Sequence', pretokenizers: parts };
     const model = { ...json.model, ignore_merges: ignoresMerges };

@@ -1,5 +1,5 @@
-import { badGguf } from '../source/file.js';
 import type { GgufFacts } from '../source/facts.js';
+import { badGguf } from '../source/file.js';
 import { ropeConfig } from '../source/rope.js';
 import type { Json, Shared } from './architecture.js';
 

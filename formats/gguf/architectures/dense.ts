@@ -1,5 +1,5 @@
-import { ropeConfig } from '../source/rope.js';
 import type { GgufFacts } from '../source/facts.js';
+import { ropeConfig } from '../source/rope.js';
 import type { GgufArchitectures, Json, Shared } from './architecture.js';
 import { layerNorm, likeLlama, llamaBiases, partial, partly, rms, sizes, twoRopes, windows } from './config.js';
 import * as parts from './parts.js';
@@ -256,7 +256,11 @@ export const DENSE: GgufArchitectures = {
       const { rope_theta, rope_scaling, ...rest } = likeLlama(facts, own);
       const beta = facts.optional('attention.temperature_scale');
       const scaling = { rope_type: 'default', ...(rope_scaling as Json | undefined), rope_theta };
-      return { ...rest, sliding_window: null, rope_parameters: { ...scaling, ...(beta && { llama_4_scaling_beta: beta }) } };
+      return {
+        ...rest,
+        sliding_window: null,
+        rope_parameters: { ...scaling, ...(beta && { llama_4_scaling_beta: beta }) },
+      };
     },
   },
 };

@@ -21,9 +21,15 @@ function gemma4(facts: GgufFacts, own: Shared): Json {
   const { layer_types, sliding_window } = windows(facts, own, 6) as { layer_types: string[]; sliding_window: number };
   const heads = facts.each('attention.head_count_kv', own.layers);
   const widths = facts.each('feed_forward_length', own.layers);
-  const [whole, local] = ['full_attention', 'sliding_attention'].map((type) => layer_types.indexOf(type)) as [number, number];
+  const [whole, local] = ['full_attention', 'sliding_attention'].map((type) => layer_types.indexOf(type)) as [
+    number,
+    number,
+  ];
   const [least, most] = [Math.min(...widths), Math.max(...widths)];
-  const { full_attention, sliding_attention } = twoRopes(facts, own, 1_000_000, 10_000).rope_parameters as Record<string, Json>;
+  const { full_attention, sliding_attention } = twoRopes(facts, own, 1_000_000, 10_000).rope_parameters as Record<
+    string,
+    Json
+  >;
   const experts = facts.optional('expert_count');
   return {
     hidden_size: own.hidden,

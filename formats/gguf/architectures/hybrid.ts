@@ -1,5 +1,5 @@
-import { ropeConfig } from '../source/rope.js';
 import type { GgufFacts } from '../source/facts.js';
+import { ropeConfig } from '../source/rope.js';
 import type { GgufArchitectures, Json, Shared } from './architecture.js';
 import { likeLlama, mixture, partly, sharedMixture } from './config.js';
 import * as parts from './parts.js';

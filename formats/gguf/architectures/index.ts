@@ -7,7 +7,14 @@ import { HYBRID } from './hybrid.js';
 import { LLAMA } from './llama.js';
 
 /** Every architecture of llama.cpp that lpq has names for, by model_type of config.json. */
-export const GGUF_ARCHITECTURES: GgufArchitectures = { ...LLAMA, ...GEMMA, ...DENSE, ...EXPERTS, ...DEEPSEEK, ...HYBRID };
+export const GGUF_ARCHITECTURES: GgufArchitectures = {
+  ...LLAMA,
+  ...GEMMA,
+  ...DENSE,
+  ...EXPERTS,
+  ...DEEPSEEK,
+  ...HYBRID,
+};
 
 /** The one of a model_type; undefined where there is none. */
 export const ggufArchitecture = (modelType: string): GgufArchitecture | undefined =>

@@ -25,8 +25,8 @@ const sequence = (...pretokenizers: readonly unknown[]): unknown => ({ type: 'Se
 
 /** What lpq writes under a name. */
 const named = (name: string): unknown => {
-  const { patterns, then } = SPLITS[name] as (typeof SPLITS)[string];
-  const last = then === 'bytes' ? BYTES : GPT2;
+  const { patterns, words } = SPLITS[name] as (typeof SPLITS)[string];
+  const last = words === 'bytes' ? BYTES : GPT2;
   return patterns.length === 0 ? last : sequence(...patterns.map(split), last);
 };
 

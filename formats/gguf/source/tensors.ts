@@ -101,7 +101,9 @@ export class GgufTensors implements TensorReader {
     view.dispose();
     if (columns) {
       const [rows = 1, width = 1] = entry.shape;
-      const chunks = columns.filter((_, i) => i % (width / this.stateHeads()) === 0).map((at) => at / (width / this.stateHeads()));
+      const chunks = columns
+        .filter((_, i) => i % (width / this.stateHeads()) === 0)
+        .map((at) => at / (width / this.stateHeads()));
       out.bytes().set(moveChunks(out.bytes(), rows, chunks));
     }
     if (fix === 'turned') turn(out);
@@ -140,7 +142,11 @@ export class GgufTensors implements TensorReader {
   }
 
   /** The same of heads of values of a gated delta rule; undefined where each has keys of its own. */
-  private stateRows(states: 'rows' | 'behind', { shape }: TensorEntry, count = shape[0] as number): Int32Array | undefined {
+  private stateRows(
+    states: 'rows' | 'behind',
+    { shape }: TensorEntry,
+    count = shape[0] as number,
+  ): Int32Array | undefined {
     const { facts } = this.model;
     const [heads, keyHeads] = [this.stateHeads(), facts.number('ssm.group_count')];
     if (heads === keyHeads) return undefined;

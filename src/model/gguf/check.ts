@@ -1,9 +1,9 @@
 import type { AttentionPlan, BlockPlan } from '../plan.js';
 import type { ExpertsPlan } from '../plan-experts.js';
-import { attentions, type GgufSubject, latents, mixers, mixtures, reads, ropes } from './facts.js';
-import { scaledRope } from './rope.js';
 import type { Router } from './computes.js';
 import { normOf, stepOf } from './entries.js';
+import { attentions, type GgufSubject, latents, mixers, mixtures, reads, ropes } from './facts.js';
+import { scaledRope } from './rope.js';
 
 /** What differs: in words, with what the model has and what llama.cpp computes. */
 export interface Difference {
@@ -48,8 +48,7 @@ const CHECKS: readonly Check[] = [
   scaling,
   (subject) => first(subject.plan.blocks.map((block) => ofBlock(subject, block))),
   (subject) => first(mixtures(subject.plan).map((mixture) => ofExperts(subject, mixture))),
-  ({ plan, names }) =>
-    differs('norms multiply by 1 + weight', normOf(plan)?.offset === 1, names.normsPlusOne === true),
+  ({ plan, names }) => differs('norms multiply by 1 + weight', normOf(plan)?.offset === 1, names.normsPlusOne === true),
 ];
 
 /** Parts that llama.cpp has nothing for. */
@@ -63,7 +62,10 @@ function kinds({ plan, names, computes }: GgufSubject): Difference | undefined {
   const { perLayer, streams, hyper, projectOut } = plan;
   const extra =
     (computes.reads?.includes('per-layer') ? undefined : perLayer) ??
-    (streams ?? hyper ?? projectOut ?? plan.blocks.find(({ altUp }) => altUp)?.altUp);
+    streams ??
+    hyper ??
+    projectOut ??
+    plan.blocks.find(({ altUp }) => altUp)?.altUp;
   return first([
     differs('rows of per-layer embeddings', perLayer?.vocab ?? plan.vocab, plan.vocab),
     differs('what mixes the tokens of a block', other ?? wanted, wanted),
@@ -74,14 +76,20 @@ function kinds({ plan, names, computes }: GgufSubject): Difference | undefined {
       own.kind === 'delta' ? differs('dimensions of values in linear attention', own.valueDim, own.keyDim) : undefined,
     ),
     // It has no bound, and steps of states are hardly ever below the usual one.
-    ...mixers(plan).map(([, { core: own }]) => own.kind === 'mamba2' ? differs('time_step_min', own.least, 0.001, own.least <= 0.001) : undefined),
-    computes.single ? undefined : differs('MLPs in every block', plan.blocks.some(({ mlp }) => mlp.kind === 'nothing') ? 'no' : 'yes', 'yes'),
+    ...mixers(plan).map(([, { core: own }]) =>
+      own.kind === 'mamba2' ? differs('time_step_min', own.least, 0.001, own.least <= 0.001) : undefined,
+    ),
+    computes.single
+      ? undefined
+      : differs('MLPs in every block', plan.blocks.some(({ mlp }) => mlp.kind === 'nothing') ? 'no' : 'yes', 'yes'),
   ]);
 }
 
 /** Biases of short convolutions, which llama.cpp has no place for. */
 const biasedConv = (plan: GgufSubject['plan']): boolean =>
-  mixers(plan).some(([, { core, feed }]) => core.kind === 'conv' && (core.conv.bias !== undefined || feed[0]?.bias === true));
+  mixers(plan).some(
+    ([, { core, feed }]) => core.kind === 'conv' && (core.conv.bias !== undefined || feed[0]?.bias === true),
+  );
 
 function multipliers(subject: GgufSubject): Difference | undefined {
   const { plan, computes } = subject;
@@ -109,7 +117,9 @@ function ofAttention(subject: GgufSubject, index: number, own: AttentionPlan): D
     reads(subject, 'soft-cap')
       ? differs(part('the cap of attention'), own.softCap, head.softCap)
       : differs(part('a cap of attention'), own.softCap, 0),
-    reads(subject, 'temperature') ? undefined : differs(part('queries that grow'), growth(own.temperature), own.rope ? 'no' : growth(computes.temperature)),
+    reads(subject, 'temperature')
+      ? undefined
+      : differs(part('queries that grow'), growth(own.temperature), own.rope ? 'no' : growth(computes.temperature)),
     reads(subject, 'sinks') ? undefined : differs(part('sinks'), own.sinks !== undefined, false),
     reads(subject, 'output-bias') ? undefined : differs(part("a bias of attention's output"), own.o.bias, false),
     differs(part('chunks of attention'), own.chunk, own.rope ? (computes.chunk ?? 0) : 0),
@@ -120,7 +130,12 @@ function ofAttention(subject: GgufSubject, index: number, own: AttentionPlan): D
     reads(subject, 'kv-heads') ? undefined : differs(part('heads of keys and values'), own.kvHeads, head.kvHeads),
     reads(subject, 'value-length') ? undefined : differs(part('dimensions of values'), own.valueDim, own.headDim),
     reads(subject, 'value-scale') ? undefined : differs(part('what multiplies values'), own.valueScale, 1),
-    differs(part('norms of q and k after the rotation'), own.normsLast ?? false, computes.normsLast ?? false, !own.qNorm || (own.normsLast ?? false) === (computes.normsLast ?? false)),
+    differs(
+      part('norms of q and k after the rotation'),
+      own.normsLast ?? false,
+      computes.normsLast ?? false,
+      !own.qNorm || (own.normsLast ?? false) === (computes.normsLast ?? false),
+    ),
     differs(part('an indexer'), own.indexer !== undefined, false),
     reads(subject, 'shared-kv')
       ? undefined
@@ -200,7 +215,12 @@ function ofBlock(subject: GgufSubject, block: BlockPlan): Difference | undefined
     differs('what multiplies a branch', attention.multiplier, residual),
     own === undefined
       ? undefined
-      : differs('the activation', own, activations.join(' or '), activations.some((each) => each === own)),
+      : differs(
+          'the activation',
+          own,
+          activations.join(' or '),
+          activations.some((each) => each === own),
+        ),
     reads(subject, 'mlp-bias') || mlp.kind === 'experts' || mlp.kind === 'nothing'
       ? undefined
       : differs('biases of MLPs', mlp.down.bias, false),
@@ -212,12 +232,16 @@ function ofExperts({ plan, computes }: GgufSubject, mixture: ExpertsPlan): Diffe
   const { router } = computes;
   if (!router) return { what: 'experts', got: mixture.experts.length, expected: 0 };
   const { routing, gate, latent, apart } = mixture;
-  const keyed = <T>(said: T | 'key' | undefined, own: T, otherwise: T): T => (said === 'key' ? own : (said ?? otherwise));
+  const keyed = <T>(said: T | 'key' | undefined, own: T, otherwise: T): T =>
+    said === 'key' ? own : (said ?? otherwise);
   const leading = plan.blocks.findIndex(({ mlp }) => mlp.kind === 'experts');
   const grouped = routing.groups > 1;
   // Plans have what multiplies the branch in it.
   const residual = plan.blocks[leading]?.attention.multiplier;
-  const activation = gate.kind === (router.plain ? 'plain' : 'gated') && 'activation' in gate && (computes.activation ?? ['silu']).some((each) => each === gate.activation);
+  const activation =
+    gate.kind === (router.plain ? 'plain' : 'gated') &&
+    'activation' in gate &&
+    (computes.activation ?? ['silu']).some((each) => each === gate.activation);
   return first([
     ...(router.anywhere ? [] : [placed(plan, router)]),
     differs('norm_topk_prob', routing.normalize, keyed(router.normalize, routing.normalize, false)),
@@ -227,7 +251,12 @@ function ofExperts({ plan, computes }: GgufSubject, mixture: ExpertsPlan): Diffe
     differs('weights of experts on their inputs', routing.weighInput, router.weighInput ?? false),
     differs("SparseMixer's jitter", routing.jitter, 0),
     differs('a table of experts by token', routing.root !== undefined, false),
-    differs('gates of experts', gate.kind, router.plain ? 'plain' : router.clamped ? 'clamped' : 'gated', router.clamped ? isOss(gate) : activation),
+    differs(
+      'gates of experts',
+      gate.kind,
+      router.plain ? 'plain' : router.clamped ? 'clamped' : 'gated',
+      router.clamped ? isOss(gate) : activation,
+    ),
     router.latent ? undefined : differs('experts on latent vectors', latent !== undefined, false),
     differs('experts apart from the MLP', apart !== undefined, router.apart ?? false),
   ]);
@@ -241,7 +270,9 @@ function placed({ blocks }: GgufSubject['plan'], { leadingDense, step }: Router)
     const sparse = leadingDense ? index >= leading : (index + 1) % every === 0;
     return sparse !== (mlp.kind === 'experts');
   });
-  return wrong < 0 ? undefined : { what: `whether block ${wrong} has experts`, got: blocks[wrong]?.mlp.kind, expected: 'another kind' };
+  return wrong < 0
+    ? undefined
+    : { what: `whether block ${wrong} has experts`, got: blocks[wrong]?.mlp.kind, expected: 'another kind' };
 }
 
 const isOss = (gate: ExpertsPlan['gate']): boolean =>

@@ -112,9 +112,7 @@ const root = (_: ModelPlan, { headDim }: AttentionPlan): number => 1 / Math.sqrt
 const gemmaScale =
   (blocks: number) =>
   (plan: ModelPlan, attention: AttentionPlan): number =>
-    plan.blocks.length === blocks
-      ? 1 / Math.sqrt(Math.trunc(plan.hidden / attention.heads))
-      : root(plan, attention);
+    plan.blocks.length === blocks ? 1 / Math.sqrt(Math.trunc(plan.hidden / attention.heads)) : root(plan, attention);
 
 const rootHidden = ({ hidden }: ModelPlan): number => Math.sqrt(hidden);
 const always = () => true;
@@ -127,7 +125,15 @@ const manyHeads = ({ blocks }: ModelPlan): string | undefined => {
   return `it has as many heads of keys as of queries, and this one ${own.kvHeads} and ${own.heads}`;
 };
 const GRANITE: readonly Reads[] = [
-  ...widely(['output-bias', 'mlp-bias', 'logit-divisor', 'residual-scale', 'embedding-scale', 'attention-scale', 'rope-factors']),
+  ...widely([
+    'output-bias',
+    'mlp-bias',
+    'logit-divisor',
+    'residual-scale',
+    'embedding-scale',
+    'attention-scale',
+    'rope-factors',
+  ]),
 ];
 const QWEN: Computes = { pairs: 'halves' };
 const QWEN35: Computes = {
@@ -221,7 +227,12 @@ export const GGUF_COMPUTES: Readonly<Record<string, Computes>> = {
   },
   starcoder2: { pairs: 'halves', reads: BIASES, activation: ['gelu_tanh', 'gelu'] },
   gpt2: { reads: BIASES, activation: ['gelu_tanh', 'gelu'] },
-  gpt_neox: { pairs: 'halves', reads: ['partial', 'parallel', ...BIASES], activation: ['gelu_tanh', 'gelu'], head: 'own' },
+  gpt_neox: {
+    pairs: 'halves',
+    reads: ['partial', 'parallel', ...BIASES],
+    activation: ['gelu_tanh', 'gelu'],
+    head: 'own',
+  },
   stablelm: {
     pairs: 'halves',
     reads: ['partial'],
@@ -314,7 +325,6 @@ export const GGUF_COMPUTES: Readonly<Record<string, Computes>> = {
   qwen2_5_vl_text: { ...QWEN, sections: [] },
   qwen3_vl_text: { ...QWEN, sections: [] },
   qwen3_vl_moe_text: { ...QWEN, sections: [], router: { normalize: true } },
-  glm4v_text: { pairs: 'neighbours', reads: ['partial'], sections: [] },
   deepseek_v2: LATENT,
   deepseek_v3: LATENT,
   kimi_k2: LATENT,

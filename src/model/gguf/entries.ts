@@ -79,7 +79,10 @@ function attentionEntries(subject: GgufSubject): readonly Entry[] {
   const window = Math.max(...all.map((attention) => attention.window));
   return [
     ['attention.head_count', u32(first.heads)],
-    ['attention.head_count_kv', each(subject.computes.mixer?.told === 'heads' ? everyHeads(plan) : all.map(({ kvHeads }) => kvHeads))],
+    [
+      'attention.head_count_kv',
+      each(subject.computes.mixer?.told === 'heads' ? everyHeads(plan) : all.map(({ kvHeads }) => kvHeads)),
+    ],
     ['attention.key_length', u32(first.headDim)],
     ['attention.value_length', u32(first.valueDim)],
     ...when(
@@ -181,10 +184,7 @@ function expertEntries({ plan, computes }: GgufSubject): readonly Entry[] {
     ]),
     ...when(router?.normalize === 'key', ['expert_weights_norm', bool(routing.normalize)]),
     ...when(router?.scale === true && routing.scale !== 1, ['expert_weights_scale', f32(routing.scale)]),
-    ...when(router?.sigmoid === 'key', [
-      'expert_gating_func',
-      u32(routing.sigmoid ? GATING.sigmoid : GATING.softmax),
-    ]),
+    ...when(router?.sigmoid === 'key', ['expert_gating_func', u32(routing.sigmoid ? GATING.sigmoid : GATING.softmax)]),
     ...when(
       routing.groups > 1,
       ['expert_group_count', u32(routing.groups)],

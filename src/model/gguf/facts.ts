@@ -20,7 +20,9 @@ export const reads = ({ computes }: GgufSubject, what: Reads): boolean => comput
 
 /** Attention of the blocks that have it, with their indices. */
 export function attentions({ blocks }: ModelPlan): readonly (readonly [index: number, AttentionPlan])[] {
-  return blocks.flatMap(({ attention }, index) => (attention.kind === 'attention' ? [[index, attention] as const] : []));
+  return blocks.flatMap(({ attention }, index) =>
+    attention.kind === 'attention' ? [[index, attention] as const] : [],
+  );
 }
 
 export function latents({ blocks }: ModelPlan): readonly MlaPlan[] {

@@ -14,6 +14,7 @@ import { differenceOf } from './check.js';
 import { GGUF_COMPUTES } from './computes.js';
 import { ggufEntries } from './entries.js';
 import { attentions, expertCount, type GgufSubject, reads } from './facts.js';
+import { GGUF_REFUSED } from './refused.js';
 import { type RopeTensors, ropeTensors, scaledRope } from './rope.js';
 
 type Json = Readonly<Record<string, unknown>>;
@@ -40,6 +41,13 @@ export function ggufModel(dir: string, config: Json, tensors: TensorNames = name
   const modelType = known?.text?.modelType ?? textOf(config.model_type);
   const row = ggufArchitecture(modelType);
   const computes = Object.hasOwn(GGUF_COMPUTES, modelType) ? GGUF_COMPUTES[modelType] : undefined;
+  const reason = Object.hasOwn(GGUF_REFUSED, modelType) ? GGUF_REFUSED[modelType] : undefined;
+  if (reason !== undefined)
+    throw new LpqError('LPQ_TARGET', `lpq does not write model_type '${modelType}' to GGUF (${dir}): ${reason}`, {
+      got: modelType,
+      expected: GGUF_WRITTEN.join(', '),
+      hint: 'Pack for compressed-tensors, gptq or awq.',
+    });
   if (!row || !computes)
     throw new LpqError('LPQ_TARGET', `lpq has no table for GGUF of model_type '${modelType}' (${dir})`, {
       got: modelType,
@@ -79,7 +87,8 @@ export type TensorNames = Pick<WeightShapes, 'names' | 'has'>;
 /** Those of its modules, and of what else there must be; `head`: whether it has a head of its own. */
 export function namesOf(modules: Iterable<string>, head: boolean): TensorNames {
   const names = new Set([...modules].map((name) => `${name}.weight`));
-  const has = (name: string) => names.has(name) || (/(lm_head|embed_out)\.weight$/.test(name) ? head : !/\.\d+\./.test(name));
+  const has = (name: string) =>
+    names.has(name) || (/(lm_head|embed_out)\.weight$/.test(name) ? head : !/\.\d+\./.test(name));
   return { names: () => names, has };
 }
 
@@ -95,7 +104,7 @@ function spelled(usual: GgufArchitecture, { names }: Architecture): GgufArchitec
           ? (names.positions ?? '')
           : part.startsWith('per_layer_')
             ? perLayerName(part, names)
-          : names.finalNorm;
+            : names.finalNorm;
     return [part, typeof to === 'string' ? `${own}${suffix}` : { ...to, to: `${own}${suffix}` }];
   });
   return { ...usual, outer: Object.fromEntries(outer), blocks: names.block.replace(/\.\{layer\}.*$/, '') };
@@ -119,6 +128,8 @@ function notesOf(subject: GgufSubject): string[] {
     notes.push('llama.cpp ignores the sliding window of this model: it computes longer texts with full attention.');
   const by = scaledRope(subject)?.scaling;
   if (by?.kind === 'yarn' && !by.truncate)
-    notes.push("llama.cpp rounds the ends of YaRN's ramp, which this model does not: angles in between are a little off.");
+    notes.push(
+      "llama.cpp rounds the ends of YaRN's ramp, which this model does not: angles in between are a little off.",
+    );
   return notes;
 }

@@ -1,7 +1,7 @@
 import { f32, type GgufValue, text, u32 } from '../../../formats/gguf/metadata.js';
 import { llama3Factors } from '../../../formats/gguf/rope-factors.js';
 import type { RopeScaling, RopeSpec } from '../rope.js';
-import { latents, ropes, type GgufSubject } from './facts.js';
+import { type GgufSubject, latents, ropes } from './facts.js';
 
 type Entry = readonly [key: string, value: GgufValue];
 
@@ -79,7 +79,10 @@ function scalingEntries(subject: GgufSubject, scaling: RopeScaling): Entry[] {
 }
 
 /** mscale_all_dim of DeepSeek's YaRN: scores carry the square of its term. */
-export function allDimensions({ scale, plain, rotary }: { scale: number; plain: number; rotary: number }, factor: number) {
+export function allDimensions(
+  { scale, plain, rotary }: { scale: number; plain: number; rotary: number },
+  factor: number,
+) {
   const term = Math.sqrt(scale * Math.sqrt(plain + rotary));
   return Number(((term - 1) / (0.1 * Math.log(factor))).toPrecision(6));
 }

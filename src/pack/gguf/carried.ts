@@ -51,9 +51,13 @@ function requirePlaces(left: readonly string[], { model }: GgufContext): void {
   const { outer, blocks } = buildGraph(model.plan);
   const needed = left.find((name) => [outer, ...blocks.map(({ tensors }) => tensors)].some((all) => all.has(name)));
   if (needed === undefined || (model.plan.tied && needed.endsWith('lm_head.weight'))) return;
-  throw new LpqError('LPQ_TARGET', `llama.cpp's ${model.names.name} has no place for tensor '${needed}', which the model needs`, {
-    hint: 'Pack for compressed-tensors, gptq or awq.',
-  });
+  throw new LpqError(
+    'LPQ_TARGET',
+    `llama.cpp's ${model.names.name} has no place for tensor '${needed}', which the model needs`,
+    {
+      hint: 'Pack for compressed-tensors, gptq or awq.',
+    },
+  );
 }
 
 /** A gate with one output is a vector to llama.cpp; Conv1D is turned over; parameters of states have shapes of their own. */

@@ -1,8 +1,8 @@
 import type { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
 import { type GgufName, ggufName, partOrder, rowOrder } from '../../../formats/gguf/names.js';
+import { stateOrder } from '../../../formats/gguf/states.js';
 import type { GgufTypeName } from '../../../formats/gguf/types.js';
 import { LpqError } from '../../core/error.js';
-import { stateOrder } from '../../../formats/gguf/states.js';
 import { attentions, mixers } from '../../model/gguf/facts.js';
 import { type GgufModel, ggufModel } from '../../model/gguf/model.js';
 import type { NoForm } from '../integer-form.js';
@@ -58,7 +58,12 @@ export function tensorName({ name, expert }: GgufName): string {
 export function orderOf(context: GgufContext, place: GgufName, rows: number): Int32Array {
   const states = statesOf(context);
   if (states && (place.states === 'rows' || place.states === 'behind'))
-    return stateOrder(rows, states.heads, states.keyHeads, place.states === 'behind' ? 2 * states.keyHeads * states.keyDim : 0);
+    return stateOrder(
+      rows,
+      states.heads,
+      states.keyHeads,
+      place.states === 'behind' ? 2 * states.keyHeads * states.keyDim : 0,
+    );
   const heads = headsOf(context, place);
   if (place.fix === 'heads' && heads !== undefined) return partOrder(rows, heads);
   return rowOrder(rows, heads);

@@ -156,7 +156,10 @@ export async function searchRows(rt: NativeRuntime, name: string, weight: Tensor
 
 /** Chunks of every row in another order, or back, in place. */
 export function takeColumns(tensor: Tensor, order: Int32Array | undefined, back = false): Tensor {
-  if (order) tensor.bytes().set(moveChunks(tensor.bytes(), tensor.shape.length > 1 ? (tensor.shape[0] as number) : 1, order, back));
+  if (order)
+    tensor
+      .bytes()
+      .set(moveChunks(tensor.bytes(), tensor.shape.length > 1 ? (tensor.shape[0] as number) : 1, order, back));
   return tensor;
 }
 

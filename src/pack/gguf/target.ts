@@ -119,7 +119,9 @@ function stackProblem(
   place: GgufName,
   type: GgufTypeName,
 ): string | undefined {
-  const siblings = checkpoint.moduleNames().filter((each) => ggufName(model.names, `${each}.weight`)?.name === place.name);
+  const siblings = checkpoint
+    .moduleNames()
+    .filter((each) => ggufName(model.names, `${each}.weight`)?.name === place.name);
   if (siblings.length !== model.experts) return `only ${siblings.length} of its ${model.experts} experts are quantized`;
   for (const sibling of siblings) {
     const other = form(sibling);

@@ -106,7 +106,9 @@ export async function writeWidened(
 ): Promise<void> {
   const text = readFileSync(path.join(ARCHITECTURES, name, 'config.json'), 'utf8');
   const wide = widened(JSON.parse(text) as object);
-  const inner = wide.text_config && { text_config: { ...(wide.text_config as object), ...(more.text_config as object) } };
+  const inner = wide.text_config && {
+    text_config: { ...(wide.text_config as object), ...(more.text_config as object) },
+  };
   const { text_config: _, ...outside } = more;
   const config = { ...wide, ...outside, ...(inner as object) };
   const source = randomSource(config, '', predictions);
