@@ -1,6 +1,7 @@
 import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import type { GgufFile } from '../../formats/gguf/read.js';
 import type { NativeRuntime } from '../../native/binding.js';
+import type { Carried } from '../model/gguf/carried.js';
 import type { GgufModel } from '../model/gguf/model.js';
 import type { WeightSource } from '../model/source.js';
 import type { GivenImportance } from './gguf-importance.js';
@@ -17,6 +18,8 @@ export interface GgufContext {
   /** What config.json says, in GGUF's words. */
   readonly model: GgufModel;
   readonly canonical: CanonicalCheckpoint | undefined;
+  /** What it carries. */
+  readonly carried: Carried | undefined;
 }
 
 /** The same, once it is known what the file must hold. */

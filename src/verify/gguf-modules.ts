@@ -1,8 +1,8 @@
 import type { ArtifactManifest, PackedModule } from '../../formats/artifact/schema.js';
-import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import { hashTensor } from '../../formats/safetensors/hash.js';
 import { allocate, type Tensor } from '../../native/binding.js';
 import { isQuantType } from '../core/quant-type.js';
+import type { Carried } from '../model/gguf/carried.js';
 import { compareEntries, compareModule } from './against.js';
 import { canonicalFacts, disposeDecoded } from './decode.js';
 import { decodeBlocks, decodeValues } from './decode-gguf.js';
@@ -27,37 +27,38 @@ async function checkThere(
 
 /** Carried tensors against their hashes and, with a checkpoint, against what they were made of. */
 export async function checkCarried(context: GgufContext, manifest: ArtifactManifest): Promise<void> {
-  const { recorder, model, canonical } = context;
+  const { recorder, model, canonical, carried } = context;
   const found = new Set<string>();
   for (const [tensor, hash] of Object.entries(manifest.carried)) {
     if (!(await checkThere(context, 'carried', tensor, hash)) || /^rope_/.test(tensor)) continue;
     const names = checkpointNames(model, tensor, context.file.matrix(tensor).rows);
     for (const name of names) found.add(name);
-    if (canonical) await compareCarried(context, canonical, tensor, names);
+    if (canonical && carried) await compareCarried(context, { dir: canonical.dir, carried }, tensor, names);
   }
-  if (!canonical) {
+  if (!carried) {
     recorder.unproved.push('carried tensors and the model’s other files are proved only by hashes in lpq.json');
     return;
   }
-  const left = Object.keys(canonical.manifest.carried).filter((name) => !found.has(name));
+  const left = carried.specs.map(({ name }) => name).filter((name) => !found.has(name));
   if (left.length > 0)
     recorder.unproved.push(`${left.length} tensors have no place in GGUF: ${left.slice(0, 5).join(', ')}`);
 }
 
 async function compareCarried(
   context: GgufContext,
-  canonical: CanonicalCheckpoint,
+  { dir, carried }: { readonly dir: string; readonly carried: Carried },
   tensor: string,
   names: readonly string[],
 ): Promise<void> {
   const [name = ''] = names;
-  if (names.length === 0 || !names.every((each) => canonical.weights.has(each))) {
-    const message = `tensor '${tensor}' is not in ${canonical.dir}`;
+  if (names.length === 0 || !names.every((each) => carried.has(each))) {
+    const message = `tensor '${tensor}' is not in ${dir}`;
     context.recorder.check(false, { check: 'against', tensor, message });
     return;
   }
-  const parts = names.map((each) => canonical.weights.tensor(each));
-  await compareStored(context, tensor, name, stackedRows(parts), canonical.dir);
+  const parts: Tensor[] = [];
+  for (const each of names) parts.push(await carried.tensor(each));
+  await compareStored(context, tensor, name, stackedRows(parts), dir);
 }
 
 /** One tensor as it is; several vectors as rows of one. Disposes of the parts. */

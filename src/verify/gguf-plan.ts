@@ -3,6 +3,7 @@ import { compareNatural } from '../../formats/canonical/order.js';
 import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import { ggufOrder } from '../../formats/gguf/names.js';
 import type { GgufFile } from '../../formats/gguf/read.js';
+import type { Carried } from '../model/gguf/carried.js';
 import { stateGroups } from '../model/gguf/facts.js';
 import type { GgufModel } from '../model/gguf/model.js';
 import { buildGraph } from '../model/graph.js';
@@ -45,7 +46,7 @@ function plainOf(dtype: string): string | undefined {
 export function expectedTensors(
   model: GgufModel,
   manifest: ArtifactManifest,
-  canonical: CanonicalCheckpoint | undefined,
+  from: { readonly canonical: CanonicalCheckpoint; readonly carried: Carried } | undefined,
   file: GgufFile,
 ): ExpectedTensors {
   const { outer, blocks } = buildGraph(model.plan);
@@ -57,9 +58,9 @@ export function expectedTensors(
     const row = isOfRows(model.names, place.tensor) && place.slice !== undefined;
     weights.set(name, { ...weight, ...(row && { row }), stored: row ? place.tensor : sliceName(place) });
   };
-  for (const [name, module] of moduleTypes(model, manifest, canonical))
+  for (const [name, module] of moduleTypes(model, manifest, from?.canonical))
     add(`${name}.weight`, { ...module, module: name });
-  for (const [name, dtype, stored] of carriedOf(manifest, canonical, model, file)) {
+  for (const [name, dtype, stored] of carriedOf(manifest, from?.carried, model, file)) {
     const place = storedName(model, name);
     if (!place) continue;
     const shape = fileShape(model, place.tensor, stored ?? needed.get(name), stored !== undefined);
@@ -142,20 +143,17 @@ function carriedTypes(
 /** Carried tensors: their names in the checkpoint and, with one, dtype and shape. */
 function carriedOf(
   manifest: ArtifactManifest,
-  canonical: CanonicalCheckpoint | undefined,
+  carried: Carried | undefined,
   model: GgufModel,
   file: GgufFile,
 ): (readonly [name: string, dtype: string | undefined, shape: readonly number[] | undefined])[] {
-  if (!canonical)
+  if (!carried)
     return Object.keys(manifest.carried).flatMap((tensor) =>
       checkpointNames(model, tensor, file.has(tensor) ? file.matrix(tensor).rows : 1).map(
         (name) => [name, undefined, undefined] as const,
       ),
     );
-  return Object.keys(canonical.manifest.carried).map((name) => {
-    const { dtype, shape } = canonical.weights.spec(name);
-    return [name, dtype, shape] as const;
-  });
+  return carried.specs.map(({ name, dtype, shape }) => [name, dtype, shape] as const);
 }
 
 /** Modules with their types. Experts of a block are one tensor: where not all are blocks of one type, none is. */

@@ -7,6 +7,7 @@ import { readImportance } from '../../formats/imatrix/read.js';
 import { readConfig } from '../../formats/safetensors/checkpoint.js';
 import { tell } from '../core/activity.js';
 import { LpqError } from '../core/error.js';
+import { carriedOf } from '../model/gguf/carried.js';
 import { type GgufModel, ggufModel, namesOf } from '../model/gguf/model.js';
 import type { WeightSource } from '../model/source.js';
 import { compareManifests } from './against.js';
@@ -49,7 +50,8 @@ export async function verifyGguf(options: VerifyOptions, manifest: ArtifactManif
     checkPlain(recorder, config, manifest);
     const model = modelOf(recorder, dir, config, manifest);
     if (!model) return recorder.report({ ...options, opened: canonical }, manifest.target, [], started);
-    const context: GgufContext = { rt, recorder, file, model, canonical };
+    const carried = canonical && carriedOf(canonical, Object.keys(canonical.manifest.carried));
+    const context: GgufContext = { rt, recorder, file, model, canonical, carried };
     if (canonical) {
       // Carried tensors have other names here, and are compared one by one.
       compareManifests(recorder, canonical, { ...manifest, carried: canonical.manifest.carried });
@@ -134,9 +136,9 @@ function checkWhole(
   from: BlocksFrom,
   given: GivenImportance | undefined,
 ): ExpectedTensors | undefined {
-  const { recorder, file, model, canonical } = context;
+  const { recorder, file, model, canonical, carried } = context;
   try {
-    const expected = expectedTensors(model, manifest, canonical, file);
+    const expected = expectedTensors(model, manifest, canonical && carried && { canonical, carried }, file);
     for (const message of expected.problems) recorder.check(false, { check: 'tensors', message });
     const tensors = headerTensors(model, expected, file);
     checkManifest(context, manifest, expected);

@@ -110,6 +110,7 @@ export function checkpointPlace(
   if (!parts) return undefined;
   const [, layer, part, expert, suffix] = parts;
   const whole = find(`${part}.${suffix}`);
+  if (whole === undefined && suffix === 'scale') return undefined;
   const found = whole ?? find(expert === undefined ? String(part) : `${part}_exps`);
   if (found === undefined) return undefined;
   const { to, ...more } = facts(found);

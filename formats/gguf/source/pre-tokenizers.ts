@@ -53,7 +53,6 @@ export const SOURCE_PRE_TOKENIZERS: Readonly<Record<string, PreTokenizer>> = {
   'smaug-bpe': cl100k,
   'chatglm-bpe': cl100k,
   glm4,
-  glm5: glm4,
   qwen2,
   'deepseek-r1-qwen': qwen2,
   megrez: qwen2,

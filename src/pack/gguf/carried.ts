@@ -1,10 +1,10 @@
 import { type GgufName, ggufName, ggufOrder } from '../../../formats/gguf/names.js';
 import type { GgufTypeName } from '../../../formats/gguf/types.js';
 import type { TensorSpec } from '../../../formats/safetensors/header.js';
-import type { TensorReader } from '../../../formats/safetensors/read.js';
 import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../../../native/binding.js';
 import { ops } from '../../../native/ops.js';
 import { LpqError } from '../../core/error.js';
+import type { Carried } from '../../model/gguf/carried.js';
 import { stateGroups } from '../../model/gguf/facts.js';
 import { buildGraph } from '../../model/graph.js';
 import { columnsOf, type GgufContext, orderOf, tensorName } from './context.js';
@@ -91,21 +91,21 @@ const REORDERED: ReadonlySet<string> = new Set(['interleaved-q', 'interleaved-k'
 /** Its bytes. The caller disposes of them. */
 export async function carriedBytes(
   rt: NativeRuntime,
-  weights: TensorReader,
+  carried: Carried,
   plan: CarriedPlan,
   context: GgufContext,
 ): Promise<Tensor> {
   const { sources, place, type, shape } = plan;
   const [first] = sources as [TensorSpec];
   if (type === 'q6_k' || type === 'q8_0') {
-    const stored = narrowed(weights.tensor(first.name));
+    const stored = narrowed(await carried.tensor(first.name));
     const blocks = await searchRows(rt, first.name, stored, type);
     stored.dispose();
     return blocks;
   }
   const whole = allocate(type as 'f32' | 'f16' | 'bf16', shape);
   for (const [row, { name }] of sources.entries()) {
-    const stored = narrowed(weights.tensor(name));
+    const stored = narrowed(await carried.tensor(name));
     const count = stored.shape.reduce((a, b) => a * b, 1);
     const part = whole.view([count], row * count);
     const flat = stored.view([count]);

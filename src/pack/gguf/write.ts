@@ -18,6 +18,7 @@ import { hashTensor } from '../../../formats/safetensors/hash.js';
 import { allocate, type NativeRuntime, type Tensor } from '../../../native/binding.js';
 import { ops } from '../../../native/ops.js';
 import { LpqError } from '../../core/error.js';
+import { carriedOf } from '../../model/gguf/carried.js';
 import type { WeightSource } from '../../model/source.js';
 import { packedCard } from '../card.js';
 import { declaration } from '../declaration.js';
@@ -63,7 +64,11 @@ export async function moduleWeight(
 export async function writeGguf(request: PackRequest, plan: PackPlan, context: GgufContext): Promise<PackReport> {
   const { input, runtime: rt, signal } = request;
   const start = performance.now();
-  const { plans: carried, left } = planCarried(plan.carried, context);
+  const split = carriedOf(
+    input,
+    plan.carried.map(({ name }) => name),
+  );
+  const { plans: carried, left } = planCarried(split.specs, context);
   const tokenizer = ggufTokenizer(input.dir, input.config, context.model.plan.vocab);
   const notes = [...plan.notes, ...context.model.notes, ...tokenizer.notes];
   if (left.length > 0)
@@ -109,8 +114,9 @@ export async function writeGguf(request: PackRequest, plan: PackPlan, context: G
     const hashes: Record<string, string> = {};
     for (const each of carried) {
       stopIfAborted(signal);
-      for (const { name } of each.sources) input.requireCarried(name, await carriedHash(input, name));
-      const tensor = await carriedBytes(rt, input.weights, each, context);
+      for (const name of new Set(each.sources.map((source) => split.stored(source.name))))
+        input.requireCarried(name, await carriedHash(input, name));
+      const tensor = await carriedBytes(rt, split, each, context);
       const [, stack = each.name, slice = '0'] = /^(.*)\[(\d+)\]$/.exec(each.name) ?? [];
       hashes[each.name] = await writer.write(stack, tensor, Number(slice));
       tensor.dispose();

@@ -12,34 +12,54 @@ const BASE = {
   model_type: 'llama',
   hidden_size: 64,
   num_attention_heads: 4,
+  num_key_value_heads: 4,
   num_hidden_layers: 2,
   intermediate_size: 128,
   max_position_embeddings: 8192,
   vocab_size: 300,
 };
 
+const MOE = {
+  ...{ model_type: 'qwen3_moe', num_experts: 4, num_experts_per_tok: 2, moe_intermediate_size: 32 },
+  ...{ norm_topk_prob: true },
+};
+const LLAMA3 = {
+  ...{ rope_type: 'llama3', factor: 8, low_freq_factor: 1, high_freq_factor: 4 },
+  original_max_position_embeddings: 8192,
+};
+const MIXED = ['sliding_attention', 'full_attention'];
+
 test('what llama.cpp would compute otherwise is refused, naming it', () => {
   const cases: [object, RegExp][] = [
     [{ model_type: 'opt' }, /no table for GGUF of model_type 'opt'/],
     [{ model_type: 'constructor' }, /'constructor'/],
     [{ rope_scaling: { rope_type: 'dynamic', factor: 2 } }, /RoPE scaling/],
-    [{ rope_parameters: { rope_type: 'yarn', factor: 2, attention_factor: 1.5 } }, /RoPE scaling/],
-    [{ model_type: 'qwen3_moe', num_experts: 4, num_experts_per_tok: 2, moe_intermediate_size: 32 }, /norm_topk_prob/],
-    [
-      {
-        ...{ model_type: 'qwen3_moe', num_experts: 4, num_experts_per_tok: 2, moe_intermediate_size: 32 },
-        ...{ norm_topk_prob: true, mlp_only_layers: [0] },
-      },
-      /mlp_only_layers/,
-    ],
+    [{ rope_parameters: { rope_type: 'yarn', factor: 2, beta_fast: 16 } }, /RoPE scaling.*beta_fast 16/],
+    [{ model_type: 'qwen2', rope_scaling: LLAMA3 }, /RoPE scaling.*got llama3/],
+    [{ ...MOE, norm_topk_prob: false }, /norm_topk_prob.*got false.*expected true/],
+    [{ ...MOE, mlp_only_layers: [0] }, /whether block 0 has experts/],
+    [{ model_type: 'gemma2', head_dim: 16, query_pre_attn_scalar: 4 }, /gemma2 differently: the scale of attention/],
+    [{ model_type: 'gemma2', head_dim: 16, tie_word_embeddings: false }, /the head is the embedding/],
+    [{ model_type: 'olmo2', tie_word_embeddings: true }, /wants a head of its own/],
+    [{ model_type: 'arcee', mlp_bias: true }, /biases of MLPs/],
+    [{ model_type: 'seed_oss', attention_out_bias: true }, /a bias of attention's output of block 0/],
+    [{ model_type: 'starcoder2', hidden_act: 'relu' }, /the activation.*got relu.*gelu_tanh or gelu/],
+    [{ model_type: 'smollm3', no_rope_layer_interval: 2 }, /whether block 1 rotates positions/],
+    [{ model_type: 'cohere', use_qk_norm: true }, /norms of q and k in models of 64 blocks/],
+    [{ model_type: 'exaone4', sliding_window: 64, layer_types: MIXED }, /windows in models of 64 blocks/],
+    [{ ...MOE, model_type: 'olmoe', num_key_value_heads: 2 }, /as many heads of keys as of queries/],
+    [{ model_type: 'lfm2', norm_eps: 1e-5, layer_types: ['conv', 'full_attention'], conv_bias: true }, /biases of conv/],
+    [{ model_type: 'llama4_text', attention_chunk_size: 64, no_rope_layers: [1, 1] }, /chunks of attention of block 0.*got 64.*8192/],
+    [{ model_type: 'phimoe' }, /'phimoe' to GGUF.*SparseMixer/],
+    [{ model_type: 'falcon_h1' }, /'falcon_h1' to GGUF.*multipliers/],
   ];
   for (const [config, message] of cases)
     assert.throws(() => ggufModel('DIR', { ...BASE, ...config }), designed('LPQ_TARGET', message));
   const { hidden_size: _, ...lacking } = BASE;
-  assert.throws(() => ggufModel('DIR', lacking), designed('LPQ_CONFIG', /lacks 'hidden_size'/));
+  assert.throws(() => ggufModel('DIR', lacking), designed('LPQ_CONFIG', /hidden_size/));
   assert.throws(
     () => ggufModel('DIR', { ...BASE, vocab_size: 'many' }),
-    designed('LPQ_CONFIG', /'vocab_size' is not a number/),
+    designed('LPQ_CONFIG', /vocab_size/),
   );
 });
 
