@@ -6,7 +6,7 @@ import { GGUF_NAMES } from '../../formats/gguf/architectures/index.js';
 import { architectureOf, ARCHITECTURES as TABLES } from '../../src/model/architectures/index.js';
 import { refusedSites } from '../../src/model/folded.js';
 import { foldSites } from '../../src/model/folds.js';
-import { GGUF_WRITTEN } from '../../src/model/gguf/model.js';
+import { isWritten } from '../../src/model/gguf/model.js';
 import { openModel, planSource } from '../../src/model/graph.js';
 import { scaleSites } from '../../src/model/scale-sites.js';
 import { ARCHITECTURES, GOLDENS, plainSource, ROOT } from '../src/model/fixtures.js';
@@ -37,7 +37,7 @@ function row(name: string): string {
     linears.length,
     kinds.join(', '),
     scaleSites(plan).length,
-    GGUF_WRITTEN.includes(String(source.config.model_type)) ? 'yes' : 'no',
+    isWritten(source.config) ? 'yes' : 'no',
   ].join(' | ')} |`;
 }
 

@@ -29,6 +29,10 @@ export interface GgufModel extends GgufSubject {
   readonly notes: readonly string[];
 }
 
+/** Whether lpq writes the architecture of a config.json to GGUF. */
+export const isWritten = (config: Json): boolean =>
+  GGUF_WRITTEN.includes(knownArchitecture(config)?.text?.modelType ?? textOf(config.model_type));
+
 /** model_types that lpq writes to GGUF. */
 export const GGUF_WRITTEN: readonly string[] = Object.keys(GGUF_COMPUTES).filter(ggufArchitecture);
 
