@@ -97,3 +97,14 @@ export function sharedMixture(facts: GgufFacts): Json {
     topk_group: facts.optional('expert_group_used_count') ?? 1,
   };
 }
+
+/** Granite's four. */
+export function multipliers(facts: GgufFacts): Json {
+  return {
+    ...rms(facts),
+    attention_multiplier: facts.optional('attention.scale') ?? 1,
+    embedding_multiplier: facts.optional('embedding_scale') ?? 1,
+    residual_multiplier: facts.optional('residual_scale') ?? 1,
+    logits_scaling: facts.optional('logit_scale') ?? 1,
+  };
+}

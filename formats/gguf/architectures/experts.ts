@@ -1,8 +1,7 @@
 import type { GgufFacts } from '../source/facts.js';
 import { ropeConfig } from '../source/rope.js';
 import type { GgufArchitectures, Json, Shared } from './architecture.js';
-import { likeLlama, llamaBiases, mixture, partial, partly, sharedMixture, twoRopes, windows } from './config.js';
-import { multipliers } from './dense.js';
+import { likeLlama, mixture, partial, partly, sharedMixture, twoRopes, windows } from './config.js';
 import * as parts from './parts.js';
 
 const shared = { outer: parts.LLAMA_OUTER, blocks: 'model.layers' } as const;
@@ -33,22 +32,6 @@ export const EXPERTS: GgufArchitectures = {
         attention_bias: facts.has('blk.0.attn_q.bias'),
       };
     },
-  },
-  granitemoe: {
-    ...shared,
-    name: 'granitemoe',
-    className: 'GraniteMoeForCausalLM',
-    block: {
-      ...parts.interleaved(parts.LLAMA_BLOCK),
-      ...parts.experts('block_sparse_moe.router.layer', parts.gated('block_sparse_moe.experts.{expert}')),
-    },
-    config: (facts, own) => ({
-      ...likeLlama(facts, own),
-      ...llamaBiases(facts),
-      ...multipliers(facts),
-      num_local_experts: facts.number('expert_count'),
-      num_experts_per_tok: facts.number('expert_used_count'),
-    }),
   },
   olmoe: {
     ...shared,

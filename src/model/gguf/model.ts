@@ -11,13 +11,17 @@ import { planModel } from '../plan.js';
 import { settingsOf } from '../settings.js';
 import type { WeightShapes } from '../source.js';
 import { differenceOf } from './check.js';
-import { GGUF_COMPUTES } from './computes.js';
+import type { Computes } from './computes.js';
+import { COMPUTES_DENSE } from './computes-dense.js';
+import { COMPUTES_OTHERS } from './computes-others.js';
 import { ggufEntries } from './entries.js';
 import { attentions, expertCount, type GgufSubject, reads } from './facts.js';
 import { GGUF_REFUSED } from './refused.js';
 import { type RopeTensors, ropeTensors, scaledRope } from './rope.js';
 
 type Json = Readonly<Record<string, unknown>>;
+
+const GGUF_COMPUTES: Readonly<Record<string, Computes>> = { ...COMPUTES_DENSE, ...COMPUTES_OTHERS };
 
 /** What config.json says of a model, in GGUF's words. */
 export interface GgufModel extends GgufSubject {
@@ -37,8 +41,9 @@ export const isWritten = (config: Json): boolean =>
 export const GGUF_WRITTEN: readonly string[] = Object.keys(GGUF_COMPUTES).filter(ggufArchitecture);
 
 /**
- * The model's names and metadata; `tensors`: names of the checkpoint's, which may be spelled otherwise than its class does. Throws LPQ_TARGET for an architecture that llama.cpp lacks, and for what it would compute
- * otherwise; LPQ_CONFIG naming a key that is missing or of the wrong type.
+ * The model's names and metadata; `tensors`: names of the checkpoint's, which may be spelled otherwise than its class does. Throws
+ * LPQ_TARGET for an architecture that llama.cpp lacks, and for what it would compute otherwise; LPQ_CONFIG naming a key that is missing
+ * or of the wrong type.
  */
 export function ggufModel(dir: string, config: Json, tensors: TensorNames = namesOf([], false)): GgufModel {
   const known = knownArchitecture(config);

@@ -48,8 +48,14 @@ test('what llama.cpp would compute otherwise is refused, naming it', () => {
     [{ model_type: 'cohere', use_qk_norm: true }, /norms of q and k in models of 64 blocks/],
     [{ model_type: 'exaone4', sliding_window: 64, layer_types: MIXED }, /windows in models of 64 blocks/],
     [{ ...MOE, model_type: 'olmoe', num_key_value_heads: 2 }, /as many heads of keys as of queries/],
-    [{ model_type: 'lfm2', norm_eps: 1e-5, layer_types: ['conv', 'full_attention'], conv_bias: true }, /biases of conv/],
-    [{ model_type: 'llama4_text', attention_chunk_size: 64, no_rope_layers: [1, 1] }, /chunks of attention of block 0.*got 64.*8192/],
+    [
+      { model_type: 'lfm2', norm_eps: 1e-5, layer_types: ['conv', 'full_attention'], conv_bias: true },
+      /biases of conv/,
+    ],
+    [
+      { model_type: 'llama4_text', attention_chunk_size: 64, no_rope_layers: [1, 1] },
+      /chunks of attention of block 0.*got 64.*8192/,
+    ],
     [{ model_type: 'phimoe' }, /'phimoe' to GGUF.*SparseMixer/],
     [{ model_type: 'falcon_h1' }, /'falcon_h1' to GGUF.*multipliers/],
   ];
@@ -57,10 +63,7 @@ test('what llama.cpp would compute otherwise is refused, naming it', () => {
     assert.throws(() => ggufModel('DIR', { ...BASE, ...config }), designed('LPQ_TARGET', message));
   const { hidden_size: _, ...lacking } = BASE;
   assert.throws(() => ggufModel('DIR', lacking), designed('LPQ_CONFIG', /hidden_size/));
-  assert.throws(
-    () => ggufModel('DIR', { ...BASE, vocab_size: 'many' }),
-    designed('LPQ_CONFIG', /vocab_size/),
-  );
+  assert.throws(() => ggufModel('DIR', { ...BASE, vocab_size: 'many' }), designed('LPQ_CONFIG', /vocab_size/));
 });
 
 test('what config.json leaves out is what the class takes, not what Llama does', () => {

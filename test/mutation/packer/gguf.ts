@@ -52,7 +52,11 @@ export const GGUF_MUTANTS: readonly Mutant[] = [
     ['f32(norm?.epsilon ?? 0)]', 'f32(1e-6)]', 'the epsilon is the default'],
     ['u32(plan.embedding.positions?.count ?? context)', 'u32(2048)', 'the context is 2048'],
     ['u32(routing.perToken)', 'u32(1)', 'one expert a token'],
-    ["['expert_feed_forward_length', u32(intermediate)]", "['expert_feed_forward_length', u32(1)]", 'experts of width 1'],
+    [
+      "['expert_feed_forward_length', u32(intermediate)]",
+      "['expert_feed_forward_length', u32(1)]",
+      'experts of width 1',
+    ],
     ["['lpq.model_type', text(modelType)]", "['lpq.model_type', text('llama')]", 'the model is called Llama'],
   ]),
   ...mutants('src/model/gguf/rope', GGUF, [
@@ -157,11 +161,7 @@ export const GGUF_MUTANTS: readonly Mutant[] = [
       "except: ['tokenizer_config.json', 'lpq.json', 'config.json',",
       'tokenizer_config.json is not carried',
     ],
-    [
-      'writer.write(name, factors)',
-      'writer.write(name, factors.map(() => 1))',
-      'the factors of RoPE are all 1',
-    ],
+    ['writer.write(name, factors)', 'writer.write(name, factors.map(() => 1))', 'the factors of RoPE are all 1'],
     [
       'await takeRows(rt, plain, order)',
       'await takeRows(rt, plain, order.toReversed())',
