@@ -5,9 +5,9 @@ import { LpqError } from '../../core/error.js';
 import { printGranularity } from '../../core/granularity.js';
 import type { Decision, ModuleFacts, PackTarget } from '../target.js';
 import { columnsOf, createContext, type GgufContext, headsOf, orderOf, tensorName } from './context.js';
-import { encodeCodes, encodeFours, searchBlocks, takeColumns } from './encode.js';
+import { encodeCodes, encodeFours, moduleWeight, searchBlocks, takeColumns } from './encode.js';
 import { ownForm } from './forms.js';
-import { moduleWeight, writeGguf } from './write.js';
+import { writeGguf } from './write.js';
 
 /** GGUF of blocks from the codes, or of one searched type. */
 export function ggufTarget(search?: GgufTypeName): PackTarget {

@@ -3,7 +3,6 @@ import { setImmediate } from 'node:timers/promises';
 import { type ArtifactManifest, artifactSchema, type PackedModule } from '../../../formats/artifact/schema.js';
 import { sealManifest } from '../../../formats/artifact/seal.js';
 import { hashFile } from '../../../formats/artifact/write.js';
-import { dequantizeModule } from '../../../formats/canonical/dequantize.js';
 import { compareNatural } from '../../../formats/canonical/order.js';
 import type { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
 import { openSource } from '../../../formats/canonical/source.js';
@@ -15,8 +14,7 @@ import { GgufWriter } from '../../../formats/gguf/write.js';
 import { readConfigText } from '../../../formats/safetensors/checkpoint.js';
 import { fromNativeDtype } from '../../../formats/safetensors/dtypes.js';
 import { hashTensor } from '../../../formats/safetensors/hash.js';
-import { allocate, type NativeRuntime, type Tensor } from '../../../native/binding.js';
-import { ops } from '../../../native/ops.js';
+import type { NativeRuntime, Tensor } from '../../../native/binding.js';
 import { LpqError } from '../../core/error.js';
 import { carriedOf } from '../../model/gguf/carried.js';
 import type { WeightSource } from '../../model/source.js';
@@ -28,34 +26,11 @@ import type { Decision } from '../target.js';
 import { plainWeight, stopIfAborted } from '../write-modules.js';
 import { carriedBytes, planCarried } from './carried.js';
 import { columnsOf, type GgufContext, orderOf, tensorName } from './context.js';
-import { encodeCodes, encodeFours, searchBlocks, takeColumns, takeRows } from './encode.js';
+import { encodeCodes, encodeFours, moduleWeight, searchBlocks, takeColumns, takeRows } from './encode.js';
 import { fileMetadata, tensorPlans } from './header.js';
 import { openWeighting, type Weighting } from './importance.js';
 
 export const GGUF_FILE = 'model.gguf';
-
-/** A weight F32 [N, K] as it was before quantizing, where `source` has it, or as it was quantized. Throws LPQ_TENSOR_SHAPE. */
-export async function moduleWeight(
-  rt: NativeRuntime,
-  checkpoint: CanonicalCheckpoint,
-  name: string,
-  source: WeightSource | undefined,
-): Promise<Tensor> {
-  if (!source) return dequantizeModule(rt, checkpoint, name);
-  const { shape } = checkpoint.module(name);
-  const stored = await source.tensor(`${name}.weight`);
-  if (`${stored.shape}` !== `${shape}`)
-    throw new LpqError('LPQ_TENSOR_SHAPE', `'${name}.weight' of ${source.dir} is not the one that was quantized`, {
-      got: `[${stored.shape}]`,
-      expected: `[${shape}]`,
-      hint: 'Give the checkpoint that was quantized as --source.',
-    });
-  const wide = allocate('f32', shape);
-  ops.cast(rt, stored, wide);
-  await rt.sync();
-  stored.dispose();
-  return wide;
-}
 
 /**
  * One directory: model.gguf, lpq.json, and every file of the model that is no weight. Throws as packCheckpoint does, and
@@ -187,7 +162,7 @@ async function writeModule(
   else if (form.kind === 'codes') {
     tensor = takeColumns(await encodeCodes({ rt, checkpoint: input, name, module }, form, order), chunks);
   } else {
-    const wide = takeColumns(await moduleWeight(rt, input, name, source), chunks);
+    const wide = takeColumns(await moduleWeight(rt, input, name, source, place.fix === 'turned'), chunks);
     const weights = weighting?.of(place, name, module.shape[1]);
     const columns = weights && takeColumns(weights, chunks);
     const { blocks, mean, error, norm } = await searchBlocks(rt, name, wide, form.type, order, columns);
