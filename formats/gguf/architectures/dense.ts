@@ -1,9 +1,21 @@
-import type { GgufArchitectures, Json } from './architecture.js';
+import type { GgufArchitecture, GgufArchitectures, Json } from './architecture.js';
 import { likeLlama, llamaBiases, multipliers, partly, twoRopes, windows } from './config.js';
 import * as parts from './parts.js';
 
 const shared = { outer: parts.LLAMA_OUTER, blocks: 'model.layers' } as const;
 const rotated = parts.interleaved(parts.LLAMA_BLOCK);
+
+const GLM4: GgufArchitecture = {
+  ...shared,
+  name: 'glm4',
+  className: 'Glm4ForCausalLM',
+  block: parts.GLM4_BLOCK,
+  config: (facts, own) => ({
+    ...likeLlama(facts, own),
+    ...partly(facts, own),
+    attention_bias: facts.has('blk.0.attn_q.bias'),
+  }),
+};
 
 /** Models of RMSNorm whose families are no Llamas; Granite, also with experts. */
 export const DENSE: GgufArchitectures = {
@@ -73,30 +85,8 @@ export const DENSE: GgufArchitectures = {
       num_experts_per_tok: facts.number('expert_used_count'),
     }),
   },
-  glm4: {
-    ...shared,
-    name: 'glm4',
-    className: 'Glm4ForCausalLM',
-    block: parts.GLM4_BLOCK,
-    config: (facts, own) => ({
-      ...likeLlama(facts, own),
-      ...partly(facts, own),
-      attention_bias: facts.has('blk.0.attn_q.bias'),
-    }),
-  },
-  glm4v_text: {
-    ...shared,
-    name: 'glm4',
-    className: 'Glm4ForCausalLM',
-    readAs: 'glm4',
-    is: (facts) => facts.isList('rope.dimension_sections'),
-    block: parts.GLM4_BLOCK,
-    config: (facts, own) => ({
-      ...likeLlama(facts, own),
-      ...partly(facts, own),
-      attention_bias: facts.has('blk.0.attn_q.bias'),
-    }),
-  },
+  glm4: GLM4,
+  glm4v_text: { ...GLM4, readAs: 'glm4', is: (facts) => facts.isList('rope.dimension_sections') },
   smollm3: {
     ...shared,
     name: 'smollm3',
