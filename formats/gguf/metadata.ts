@@ -4,7 +4,8 @@ export type GgufValue =
   | { readonly type: 'bool'; readonly value: boolean }
   | { readonly type: 'string'; readonly value: string }
   | { readonly type: 'strings'; readonly value: readonly string[] }
-  | { readonly type: 'f32s' | 'i32s'; readonly value: readonly number[] };
+  | { readonly type: 'f32s' | 'i32s'; readonly value: readonly number[] }
+  | { readonly type: 'bools'; readonly value: readonly boolean[] };
 
 /** Keys in the order of the file. */
 export type GgufMetadata = ReadonlyMap<string, GgufValue>;
@@ -84,6 +85,12 @@ export function writeEntry(sink: ByteSink, key: string, entry: GgufValue): void 
       sink.bytes(new Uint8Array(values.buffer));
       return;
     }
+    case 'bools':
+      sink.u32(VALUE_TYPES.array);
+      sink.u32(VALUE_TYPES.bool);
+      sink.u64(entry.value.length);
+      sink.bytes(Uint8Array.from(entry.value, Number));
+      return;
     case 'bool':
       sink.u32(VALUE_TYPES.bool);
       sink.bytes(Uint8Array.of(entry.value ? 1 : 0));

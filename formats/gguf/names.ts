@@ -1,106 +1,93 @@
-/** An architecture of llama.cpp and how a checkpoint's config.json says it. */
-export interface GgufArchitecture {
-  /** general.architecture. */
-  readonly name: string;
-  /** Rows of q and k are stored with the two halves of each head interleaved, for the rotation of neighbours. */
-  readonly interleaved: boolean;
-  /** Mixture of experts: keys of the numbers of experts and of their width. */
-  readonly experts?: { readonly count: readonly string[]; readonly width: readonly string[] };
-  /** Whether llama.cpp divides the router's chosen weights by their sum. */
-  readonly normalized?: boolean;
-  /** What the class takes where config.json does not say, if not rope_theta 10000, rms_norm_eps 1e-6, head_dim hidden / heads. */
-  readonly otherwise?: { readonly theta?: number; readonly epsilon?: number; readonly headDim?: number };
-}
-
-const QWEN_EXPERTS = { count: ['num_experts', 'num_local_experts'], width: ['moe_intermediate_size'] };
-
-/** By `model_type` of config.json. */
-export const GGUF_ARCHITECTURES: Readonly<Record<string, GgufArchitecture>> = {
-  llama: { name: 'llama', interleaved: true },
-  mistral: { name: 'llama', interleaved: true },
-  mixtral: {
-    name: 'llama',
-    interleaved: true,
-    experts: { count: ['num_local_experts'], width: ['intermediate_size'] },
-    normalized: true,
-    otherwise: { theta: 1_000_000, epsilon: 1e-5 },
-  },
-  qwen2: { name: 'qwen2', interleaved: false },
-  qwen3: { name: 'qwen3', interleaved: false, otherwise: { headDim: 128 } },
-  qwen2_moe: { name: 'qwen2moe', interleaved: false, experts: QWEN_EXPERTS, normalized: false },
-  qwen3_moe: { name: 'qwen3moe', interleaved: false, experts: QWEN_EXPERTS, normalized: true },
-};
+import type { GgufArchitecture } from './architectures/architecture.js';
+import { GGUF_ARCHITECTURES } from './architectures/index.js';
+import type { Fix, PartName } from './architectures/parts.js';
 
 /** Where a tensor of a checkpoint goes. */
 export interface GgufName {
   readonly name: string;
-  /** The slice of a stack of experts. */
+  /** The slice of a stack: of experts, or of the norms of heads. */
   readonly expert?: number;
-  /** Rows are those of query or of key heads. */
-  readonly heads?: 'q' | 'k';
+  readonly fix?: Fix;
+  readonly states?: 'rows' | 'behind' | 'columns';
+  readonly minusExp?: true;
+  readonly plain?: true;
 }
 
-/** Names of a checkpoint → names of GGUF: outer tensors, parts of a block, linears of an expert. */
-export const OUTER: Readonly<Record<string, string>> = {
-  'model.embed_tokens.weight': 'token_embd.weight',
-  'model.norm.weight': 'output_norm.weight',
-  'lm_head.weight': 'output.weight',
-};
+/** A part of GGUF's, as the checkpoint's name leads to it; `whole`: with its suffix, or its lack of one. */
+interface Found {
+  readonly part: string;
+  readonly whole: boolean;
+  readonly facts: Omit<PartName, 'to'>;
+}
 
-export const INNER: Readonly<Record<string, string>> = {
-  input_layernorm: 'attn_norm',
-  'self_attn.q_proj': 'attn_q',
-  'self_attn.k_proj': 'attn_k',
-  'self_attn.v_proj': 'attn_v',
-  'self_attn.o_proj': 'attn_output',
-  'self_attn.q_norm': 'attn_q_norm',
-  'self_attn.k_norm': 'attn_k_norm',
-  post_attention_layernorm: 'ffn_norm',
-  'mlp.gate_proj': 'ffn_gate',
-  'mlp.up_proj': 'ffn_up',
-  'mlp.down_proj': 'ffn_down',
-  'mlp.gate': 'ffn_gate_inp',
-  'block_sparse_moe.gate': 'ffn_gate_inp',
-  'mlp.shared_expert.gate_proj': 'ffn_gate_shexp',
-  'mlp.shared_expert.up_proj': 'ffn_up_shexp',
-  'mlp.shared_expert.down_proj': 'ffn_down_shexp',
-  'mlp.shared_expert_gate': 'ffn_gate_inp_shexp',
-};
+interface Inverse {
+  readonly outer: ReadonlyMap<string, string>;
+  readonly block: ReadonlyMap<string, Found>;
+  readonly order: readonly string[];
+}
 
-export const EXPERTS: Readonly<Record<string, string>> = {
-  gate_proj: 'ffn_gate_exps',
-  up_proj: 'ffn_up_exps',
-  down_proj: 'ffn_down_exps',
-  w1: 'ffn_gate_exps',
-  w3: 'ffn_up_exps',
-  w2: 'ffn_down_exps',
-};
+/** What a part of a block ends in that is not of its name. */
+const SUFFIX = /\.(weight|bias|scale)$|\.$/;
+
+const inverses = new WeakMap<GgufArchitecture, Inverse>();
+
+function inverseOf(architecture: GgufArchitecture): Inverse {
+  const known = inverses.get(architecture);
+  if (known) return known;
+  const named = (entry: PartName | string): PartName => (typeof entry === 'string' ? { to: entry } : entry);
+  const made: Inverse = {
+    outer: new Map(Object.entries(architecture.outer).map(([part, entry]) => [named(entry).to, part])),
+    block: new Map(
+      Object.entries(architecture.block).map(([part, entry]) => {
+        const { to, ...facts } = named(entry);
+        return [to, { part: part.replace(/\.$/, ''), whole: SUFFIX.test(part), facts }];
+      }),
+    ),
+    order: Object.keys(architecture.block).map((part) => part.replace(SUFFIX, '')),
+  };
+  inverses.set(architecture, made);
+  return made;
+}
 
 /** The name in GGUF of tensor `name` of a checkpoint; undefined for one that llama.cpp has no place for. */
-export function ggufName(name: string): GgufName | undefined {
-  const outer = OUTER[name];
-  if (outer !== undefined) return { name: outer };
-  const block = /^model\.layers\.(\d+)\.(.+)\.(weight|bias)$/.exec(name);
-  if (!block) return undefined;
-  const [, layer, path, kind] = block as unknown as [string, string, string, string];
-  const expert = /^(?:mlp|block_sparse_moe)\.experts\.(\d+)\.(\w+)$/.exec(path);
-  if (expert) {
-    const stack = Object.hasOwn(EXPERTS, expert[2] as string) ? EXPERTS[expert[2] as string] : undefined;
-    if (stack === undefined || kind !== 'weight') return undefined;
-    return { name: `blk.${layer}.${stack}.weight`, expert: Number(expert[1]) };
-  }
-  const inner = Object.hasOwn(INNER, path) ? INNER[path] : undefined;
-  if (inner === undefined) return undefined;
-  const heads = inner === 'attn_q' ? 'q' : inner === 'attn_k' ? 'k' : undefined;
-  return { name: `blk.${layer}.${inner}.${kind}`, ...(heads && { heads }) };
+export function ggufName(architecture: GgufArchitecture, name: string): GgufName | undefined {
+  const { outer, block } = inverseOf(architecture);
+  const own = outer.get(name);
+  if (own !== undefined) return { name: own };
+  const prefix = `${architecture.blocks}.`;
+  const [, layer, path = ''] = (name.startsWith(prefix) && /^(\d+)\.(.+)$/.exec(name.slice(prefix.length))) || [];
+  if (layer === undefined) return undefined;
+  const [, inner = '', kind] = /^(.+)\.(weight|bias)$/.exec(path) ?? [];
+  const find = (key: string, whole: boolean): Found | undefined => {
+    const found = block.get(key);
+    return found?.whole === whole ? found : undefined;
+  };
+  const exact = find(path, true);
+  if (exact) return { name: `blk.${layer}.${exact.part}`, ...exact.facts };
+  const [, before, expert, after] = /^(.+)\.(\d+)(\..+|)$/.exec(inner) ?? [];
+  const found = find(inner, false) ?? (before === undefined ? undefined : find(`${before}.{expert}${after}`, false));
+  if (!found) return undefined;
+  const stacked = expert === undefined || block.has(inner) ? {} : { expert: Number(expert) };
+  return { name: `blk.${layer}.${found.part}.${kind}`, ...stacked, ...found.facts };
 }
 
+/** The tensor of linear `name` in whichever architecture has such a linear; undefined where none has. */
+export function anyGgufName(name: string): GgufName | undefined {
+  for (const architecture of Object.values(GGUF_ARCHITECTURES)) {
+    const found = ggufName(architecture, `${name}.weight`);
+    if (found) return found;
+  }
+  return undefined;
+}
+
+/** Tensors that say how positions are scaled, in the order of the file. */
+export const ROPE_TENSORS = ['rope_freqs.weight', 'rope_factors_long.weight', 'rope_factors_short.weight'] as const;
+
 /** Order of tensors in the file: the outer ones, then block by block. */
-export function ggufOrder(name: string): number {
-  const block = /^blk\.(\d+)\.(\w+)\./.exec(name);
-  if (!block) return ['token_embd.weight', 'output_norm.weight', 'output.weight', 'rope_freqs.weight'].indexOf(name);
-  const parts = [...new Set([...Object.values(INNER), ...Object.values(EXPERTS)])];
-  return (Number(block[1]) + 1) * 100 + parts.indexOf(block[2] as string);
+export function ggufOrder(architecture: GgufArchitecture, name: string): number {
+  const block = /^blk\.(\d+)\.([\w.]+)/.exec(name.replace(SUFFIX, ''));
+  if (!block) return [...Object.keys(architecture.outer), ...ROPE_TENSORS].indexOf(name);
+  return (Number(block[1]) + 1) * 100 + inverseOf(architecture).order.indexOf(block[2] as string);
 }
 
 /**
@@ -113,5 +100,14 @@ export function rowOrder(rows: number, heads: number | undefined): Int32Array {
   return Int32Array.from({ length: rows }, (_, row) => {
     const within = row % size;
     return row - within + (within % 2) * (size / 2) + Math.floor(within / 2);
+  });
+}
+
+/** The same of q, k and v one behind the other, which the checkpoint has head by head: [heads, 3, headDim] of rows. */
+export function partOrder(rows: number, heads: number): Int32Array {
+  const size = rows / heads / 3;
+  return Int32Array.from({ length: rows }, (_, row) => {
+    const [part, head] = [Math.floor(row / (heads * size)), Math.floor(row / size) % heads];
+    return (head * 3 + part) * size + (row % size);
   });
 }

@@ -113,7 +113,7 @@ function matricesOf({ tensors, alignment, dataStart, size }: GgufHeader, refuse:
 
 /** The kinds of values that lpq writes, by their numbers. */
 const SCALARS = { 4: 'u32', 5: 'i32', 6: 'f32', 7: 'bool', 8: 'string' } as const;
-const ARRAYS = { 5: 'i32s', 6: 'f32s', 8: 'strings' } as const;
+const ARRAYS = { 5: 'i32s', 6: 'f32s', 7: 'bools', 8: 'strings' } as const;
 
 function artifactValue(key: string, { kind, of, value }: HeaderValue, refuse: Refuse): GgufValue {
   const type = of === undefined ? SCALARS[kind as 4] : ARRAYS[of as 5];

@@ -3,17 +3,10 @@ import path from 'node:path';
 import { LpqError } from '../../src/core/error.js';
 import { readRegularText } from '../directory/read-file.js';
 import { bool, type GgufValue, text, u32 } from './metadata.js';
+import { type PreTokenizer, splitsName } from './pre-tokenizers.js';
 
 /** tokenizer.ggml.token_type. */
 const TYPE = { normal: 1, unknown: 2, control: 3, userDefined: 4, unused: 5, byte: 6 } as const;
-
-/** The splitting patterns that llama.cpp knows, by the one in tokenizer.json, and what it calls them. */
-export const PRE_TOKENIZERS: Readonly<Record<string, string>> = {
-  "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+":
-    'llama-bpe',
-  "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+":
-    'qwen2',
-};
 
 interface AddedToken {
   readonly id: number;
@@ -27,18 +20,12 @@ interface TokenizerJson {
     readonly vocab?: Readonly<Record<string, number>>;
     readonly merges?: readonly (string | readonly [string, string])[];
     readonly byte_fallback?: boolean;
+    readonly ignore_merges?: boolean;
     readonly unk_token?: string | null;
   };
   readonly added_tokens?: readonly AddedToken[];
   readonly pre_tokenizer?: PreTokenizer | null;
   readonly post_processor?: unknown;
-}
-
-interface PreTokenizer {
-  readonly type?: string;
-  readonly use_regex?: boolean;
-  readonly pretokenizers?: readonly PreTokenizer[];
-  readonly pattern?: { readonly Regex?: string };
 }
 
 /**
@@ -84,7 +71,7 @@ export function ggufTokenizer(
       ['tokenizer.ggml.add_space_prefix', bool(addsSpace(json))],
     );
   } else {
-    const pre = preTokenizer(json.pre_tokenizer ?? undefined);
+    const pre = splitsName(json.pre_tokenizer, model.ignore_merges ?? false);
     if (!pre) {
       notes.push('llama.cpp may split text differently: lpq knows no name for the pattern of tokenizer.json.');
     }
@@ -132,14 +119,6 @@ function scores(tokens: readonly string[], types: readonly number[], merges: rea
     if (!rank.has(token)) rank.set(token, i);
   }
   return tokens.map((token, id) => (types[id] === TYPE.normal ? -(rank.get(token) ?? merges.length + id) : 0));
-}
-
-function preTokenizer(pre: PreTokenizer | undefined): string | undefined {
-  if (!pre) return undefined;
-  const parts = pre.type === 'Sequence' ? (pre.pretokenizers ?? []) : [pre];
-  const [split] = parts.filter(({ type }) => type === 'Split');
-  if (split) return PRE_TOKENIZERS[split.pattern?.Regex ?? ''];
-  return parts.length === 1 && parts[0]?.type === 'ByteLevel' && parts[0].use_regex !== false ? 'gpt-2' : undefined;
 }
 
 function addsSpace(json: TokenizerJson): boolean {

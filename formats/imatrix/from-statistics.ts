@@ -1,5 +1,5 @@
 import { LpqError } from '../../src/core/error.js';
-import { ggufName } from '../gguf/names.js';
+import { anyGgufName } from '../gguf/names.js';
 import type { SavedStatistics } from '../statistics/read.js';
 import type { Importance, ImportanceEntry } from './importance.js';
 
@@ -13,7 +13,7 @@ export async function importanceOf(statistics: SavedStatistics): Promise<Importa
   for (const [feed, { linears, rows }] of Object.entries(feeds)) {
     const sums = await statistics.diagonal(feed);
     for (const linear of linears) {
-      const place = ggufName(`${linear}.weight`);
+      const place = anyGgufName(linear);
       if (!place) continue;
       const stack = parts.get(place.name) ?? new Map();
       parts.set(place.name, stack.set(place.expert ?? 0, { sums, rows }));

@@ -1,7 +1,7 @@
 import type { CanonicalModule } from '../../formats/canonical/schema.js';
 import type { ModuleDeclaration } from '../../formats/canonical/tensors.js';
-import { ggufModel } from '../../formats/gguf/model-metadata.js';
 import { quantType } from '../core/quant-type.js';
+import { ggufModel, namesOf } from '../model/gguf/model.js';
 import { splitOf } from './parallel.js';
 import { noRanks, refusal } from './plan.js';
 import { rolesOf } from './roles.js';
@@ -42,7 +42,7 @@ export function previewDecisions(
     }),
   );
   const target = wanted.resolve?.(known)?.target ?? wanted;
-  if (target.bind) ggufModel(dir, config);
+  if (target.bind) ggufModel(dir, config, namesOf(modules.keys(), false));
   if (ranks > 1 && !target.tensorParallel) throw noRanks(target, ranks);
   const decisions = new Map(
     [...known].map(([name, { module, facts }]) => [name, decide(target, name, module, facts)] as const),

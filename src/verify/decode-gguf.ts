@@ -2,14 +2,13 @@ import type { PackedModule } from '../../formats/artifact/schema.js';
 import type { GgufFile } from '../../formats/gguf/read.js';
 import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import { groupSizeOf } from '../core/granularity.js';
+import type { GgufModel } from '../model/gguf/model.js';
 import type { Decoded } from './decode.js';
 import { mxfp4Fields, mxfp4Values } from './decode-mxfp4.js';
 import { halfValue, nearestHalf } from './floats.js';
-import { storedOrder } from './gguf-tables.js';
+import { inColumns, storedColumns, storedOrder } from './gguf-tables.js';
 import { storedForm } from './layout.js';
 import { ggufFields, ggufValues, settle, type Wrong } from './native.js';
-
-type Json = Readonly<Record<string, unknown>>;
 
 /** Stored codes are centred here: code - zero = stored - center. */
 const CENTER: Readonly<Record<string, number>> = { q4_0: 8, q5_0: 16, q8_0: 0 };
@@ -22,13 +21,26 @@ export async function decodeValues(
   rt: NativeRuntime,
   file: GgufFile,
   name: string,
-  config: Json,
+  model: GgufModel,
+): Promise<{ tensor: Tensor; wrong: Wrong | undefined }> {
+  const found = await valuesInOrder(rt, file, name, model);
+  const heads = storedColumns(name, model);
+  if (heads) found.tensor.bytes().set(inColumns(found.tensor.bytes(), file.matrix(name).rows, heads));
+  return found;
+}
+
+/** The same, columns as they lie in the file. */
+async function valuesInOrder(
+  rt: NativeRuntime,
+  file: GgufFile,
+  name: string,
+  model: GgufModel,
 ): Promise<{ tensor: Tensor; wrong: Wrong | undefined }> {
   const { type, rows, columns, rank } = file.matrix(name);
   const stored = file.tensor(name);
   // A vector of biases has its rows along the one dimension.
   const length = rank === 1 ? columns : rows;
-  const order = storedOrder(name, length, config);
+  const order = storedOrder(name, length, model);
   if (['f32', 'f16', 'bf16'].includes(type.name)) {
     const tensor = allocate(stored.dtype, stored.shape);
     const width = stored.byteLength / length;
@@ -52,28 +64,36 @@ export async function decodeValues(
   return { tensor: values.output, wrong: wrong.count > 0 ? wrong : undefined };
 }
 
+/** Blocks with the heads of columns as the checkpoint has them. Disposes of `stored`. */
+function moved(stored: Tensor, rows: number, heads: readonly number[]): Tensor {
+  const out = fromTyped('u8', stored.shape, inColumns(stored.bytes(), rows, heads));
+  stored.dispose();
+  return out;
+}
+
 /** Blocks of 32 back into canonical codes, scales and zero points; what cannot be is a problem. */
 export async function decodeBlocks(
   rt: NativeRuntime,
   file: GgufFile,
   tensor: string,
   module: PackedModule,
-  config: Json,
+  model: GgufModel,
 ): Promise<Decoded> {
   const decoded: Decoded = { parts: new Map(), problems: [] };
   const [n, k] = module.shape;
   const { bits, flip, zero } = storedForm(module);
   const name = file.matrix(tensor).type.name;
   const center = CENTER[name];
-  const stored = file.tensor(tensor);
+  const heads = storedColumns(tensor, model);
+  const stored = heads ? moved(file.tensor(tensor), n, heads) : file.tensor(tensor);
   if (name === 'mxfp4') {
-    const { codes, scales } = mxfp4Fields(stored, storedOrder(tensor, n, config), k);
+    const { codes, scales } = mxfp4Fields(stored, storedOrder(tensor, n, model), k);
     decoded.parts.set('codes', codes);
     decoded.parts.set('scales', scales);
     stored.dispose();
     return decoded;
   }
-  const order = fromTyped('i32', [n], storedOrder(tensor, n, config));
+  const order = fromTyped('i32', [n], storedOrder(tensor, n, model));
   const add = center === undefined || zero === undefined ? 0 : (center - zero + 256) % 256;
   const fields = ggufFields(rt, stored, order, [n, k], { type: name, bits, flip, add });
   await settle(rt);

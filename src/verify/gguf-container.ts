@@ -3,9 +3,11 @@ import type { GgufContext } from './gguf-context.js';
 import { GGUF_FILE } from './gguf-context.js';
 import { aligned, type Entry, type Header, type HeaderTensor, headerOf, tensorBytes } from './gguf-header.js';
 
+type FileContext = Pick<GgufContext, 'recorder' | 'file'>;
+
 /** The metadata and the whole container: every byte that is no tensor's. */
 export function checkContainer(
-  context: GgufContext,
+  context: FileContext,
   path: string,
   entries: readonly Entry[],
   tensors: readonly HeaderTensor[],
@@ -31,7 +33,7 @@ export function checkContainer(
   }
 }
 
-function checkKeys({ recorder, file }: GgufContext, entries: readonly Entry[]): void {
+function checkKeys({ recorder, file }: FileContext, entries: readonly Entry[]): void {
   const told = (value: unknown): string => {
     const text = Array.isArray(value) ? `${value.length} values` : String(value ?? 'nothing');
     return text.length > 80 ? `${text.slice(0, 80)}…` : text;
@@ -64,7 +66,7 @@ function differing(got: unknown, expected: unknown): [at: number | undefined, pr
   return at < 0 ? [undefined, undefined] : [at, true];
 }
 
-function checkTensors({ recorder, file }: GgufContext, tensors: readonly HeaderTensor[]): void {
+function checkTensors({ recorder, file }: FileContext, tensors: readonly HeaderTensor[]): void {
   const known = new Set<string>();
   for (const { name, type, dims } of tensors) {
     const [columns = 1, rows = 1, slices] = dims;
@@ -94,7 +96,7 @@ function firstDifference(map: MappedFile, { bytes }: Header): number | undefined
 }
 
 /** Zeros between tensors and after the last, and nothing behind them. */
-function checkData({ recorder }: GgufContext, map: MappedFile, start: number, tensors: readonly HeaderTensor[]): void {
+function checkData({ recorder }: FileContext, map: MappedFile, start: number, tensors: readonly HeaderTensor[]): void {
   let at = start;
   for (const tensor of tensors) {
     const end = at + tensorBytes(tensor);

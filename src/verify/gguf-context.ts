@@ -1,6 +1,8 @@
 import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import type { GgufFile } from '../../formats/gguf/read.js';
 import type { NativeRuntime } from '../../native/binding.js';
+import type { Carried } from '../model/gguf/carried.js';
+import type { GgufModel } from '../model/gguf/model.js';
 import type { WeightSource } from '../model/source.js';
 import type { GivenImportance } from './gguf-importance.js';
 import type { BlocksFrom } from './gguf-metadata.js';
@@ -13,8 +15,11 @@ export interface GgufContext {
   readonly rt: NativeRuntime;
   readonly recorder: Recorder;
   readonly file: GgufFile;
-  readonly config: Readonly<Record<string, unknown>>;
+  /** What config.json says, in GGUF's words. */
+  readonly model: GgufModel;
   readonly canonical: CanonicalCheckpoint | undefined;
+  /** What it carries. */
+  readonly carried: Carried | undefined;
 }
 
 /** The same, once it is known what the file must hold. */

@@ -1,13 +1,14 @@
 import type { ArtifactManifest, PackedModule } from '../../formats/artifact/schema.js';
-import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import { hashTensor } from '../../formats/safetensors/hash.js';
+import { allocate, type Tensor } from '../../native/binding.js';
 import { isQuantType } from '../core/quant-type.js';
+import type { Carried } from '../model/gguf/carried.js';
 import { compareEntries, compareModule } from './against.js';
 import { canonicalFacts, disposeDecoded } from './decode.js';
 import { decodeBlocks, decodeValues } from './decode-gguf.js';
 import { GGUF_FILE, type GgufContext, type GgufExpectation } from './gguf-context.js';
 import type { BlocksFrom } from './gguf-metadata.js';
-import { checkpointName } from './gguf-tables.js';
+import { checkpointNames } from './gguf-tables.js';
 import { compareSearched, compareStored } from './gguf-values.js';
 import { checkCanonical, checkHash, recordProblems } from './module-parts.js';
 import type { ModuleReport } from './report.js';
@@ -26,35 +27,51 @@ async function checkThere(
 
 /** Carried tensors against their hashes and, with a checkpoint, against what they were made of. */
 export async function checkCarried(context: GgufContext, manifest: ArtifactManifest): Promise<void> {
-  const { recorder, config, canonical } = context;
+  const { recorder, model, canonical, carried } = context;
   const found = new Set<string>();
   for (const [tensor, hash] of Object.entries(manifest.carried)) {
-    if (!(await checkThere(context, 'carried', tensor, hash)) || tensor === 'rope_freqs.weight') continue;
-    const name = checkpointName(tensor, config);
-    if (name !== undefined) found.add(name);
-    if (canonical) await compareCarried(context, canonical, tensor, name);
+    if (!(await checkThere(context, 'carried', tensor, hash)) || /^rope_/.test(tensor)) continue;
+    const names = checkpointNames(model, tensor, context.file.matrix(tensor).rows);
+    for (const name of names) found.add(name);
+    if (canonical && carried) await compareCarried(context, { dir: canonical.dir, carried }, tensor, names);
   }
-  if (!canonical) {
+  if (!carried) {
     recorder.unproved.push('carried tensors and the model’s other files are proved only by hashes in lpq.json');
     return;
   }
-  const left = Object.keys(canonical.manifest.carried).filter((name) => !found.has(name));
+  const left = carried.specs.map(({ name }) => name).filter((name) => !found.has(name));
   if (left.length > 0)
     recorder.unproved.push(`${left.length} tensors have no place in GGUF: ${left.slice(0, 5).join(', ')}`);
 }
 
 async function compareCarried(
   context: GgufContext,
-  canonical: CanonicalCheckpoint,
+  { dir, carried }: { readonly dir: string; readonly carried: Carried },
   tensor: string,
-  name: string | undefined,
+  names: readonly string[],
 ): Promise<void> {
-  if (name === undefined || !canonical.weights.has(name)) {
-    const message = `tensor '${tensor}' is not in ${canonical.dir}`;
+  const [name = ''] = names;
+  if (names.length === 0 || !names.every((each) => carried.has(each))) {
+    const message = `tensor '${tensor}' is not in ${dir}`;
     context.recorder.check(false, { check: 'against', tensor, message });
     return;
   }
-  await compareStored(context, tensor, name, canonical.weights.tensor(name), canonical.dir);
+  const parts: Tensor[] = [];
+  for (const each of names) parts.push(await carried.tensor(each));
+  await compareStored(context, tensor, name, stackedRows(parts), dir);
+}
+
+/** One tensor as it is; several vectors as rows of one. Disposes of the parts. */
+function stackedRows(parts: readonly Tensor[]): Tensor {
+  const [first] = parts as [Tensor];
+  if (parts.length === 1) return first;
+  const out = allocate(first.dtype, [parts.length, ...first.shape]);
+  const bytes = out.bytes();
+  for (const [row, part] of parts.entries()) {
+    bytes.set(part.bytes(), row * part.byteLength);
+    part.dispose();
+  }
+  return out;
 }
 
 /** One module, from its tensor to what its blocks hold. */
@@ -101,8 +118,8 @@ function layoutProblem({ type, layout, canonical, shape, padded }: PackedModule,
 
 /** The blocks are the canonical codes, scales and zero points. */
 async function proveCodes(context: GgufContext, name: string, tensor: string, module: PackedModule): Promise<void> {
-  const { rt, recorder, file, config, canonical } = context;
-  const decoded = await decodeBlocks(rt, file, tensor, module, config);
+  const { rt, recorder, file, model, canonical } = context;
+  const decoded = await decodeBlocks(rt, file, tensor, module, model);
   try {
     recordProblems(recorder, name, decoded.problems);
     await checkCanonical(recorder, name, module, decoded.parts, canonical !== undefined);
@@ -119,8 +136,8 @@ async function proveWeight(
   tensor: string,
   module: PackedModule,
 ): Promise<void> {
-  const { rt, recorder, file, config, canonical } = context;
-  const { tensor: weight, wrong } = await decodeValues(rt, file, tensor, config);
+  const { rt, recorder, file, model, canonical } = context;
+  const { tensor: weight, wrong } = await decodeValues(rt, file, tensor, model);
   try {
     const place = { row: wrong?.row ?? 0, column: wrong?.column ?? 0 };
     const broken = `'${tensor}' holds values that are NaN or infinite`;

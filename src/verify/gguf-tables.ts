@@ -1,95 +1,117 @@
-import { textOf } from '../core/text-of.js';
+import type { GgufArchitecture } from '../../formats/gguf/architectures/architecture.js';
+import type { Fix } from '../../formats/gguf/architectures/parts.js';
+import { ggufName } from '../../formats/gguf/names.js';
+import { checkpointPlace } from '../../formats/gguf/source/places.js';
+import type { GgufModel } from '../model/gguf/model.js';
 import type { RopeSpec } from '../model/rope.js';
 
-// Names of tensors and orders of rows in GGUF, in tables of the verifier's own.
+// Where tensors stand in GGUF, and in which order their rows are.
 
-type Json = Readonly<Record<string, unknown>>;
-
-/** Parts of a block, in the order of the file; stacks of experts follow. */
-const PARTS: Readonly<Record<string, string>> = {
-  attn_norm: 'input_layernorm',
-  attn_q: 'self_attn.q_proj',
-  attn_k: 'self_attn.k_proj',
-  attn_v: 'self_attn.v_proj',
-  attn_output: 'self_attn.o_proj',
-  attn_q_norm: 'self_attn.q_norm',
-  attn_k_norm: 'self_attn.k_norm',
-  ffn_norm: 'post_attention_layernorm',
-  ffn_gate: 'mlp.gate_proj',
-  ffn_up: 'mlp.up_proj',
-  ffn_down: 'mlp.down_proj',
-  ffn_gate_inp: 'mlp.gate',
-  ffn_gate_shexp: 'mlp.shared_expert.gate_proj',
-  ffn_up_shexp: 'mlp.shared_expert.up_proj',
-  ffn_down_shexp: 'mlp.shared_expert.down_proj',
-  ffn_gate_inp_shexp: 'mlp.shared_expert_gate',
-};
-
-/** The checkpoint's name of a tensor of the file; undefined for one that no checkpoint has. */
-export function checkpointName(tensor: string, config: Json): string | undefined {
-  if (tensor === 'token_embd.weight') return 'model.embed_tokens.weight';
-  if (tensor === 'output_norm.weight') return 'model.norm.weight';
-  if (tensor === 'output.weight') return 'lm_head.weight';
-  const [, layer, part, kind, expert] = /^blk\.(\d+)\.(\w+)\.(weight|bias)(?:\[(\d+)\])?$/.exec(tensor) ?? [];
-  if (part === undefined) return undefined;
-  const mixtral = config.model_type === 'mixtral';
-  const prefix = `model.layers.${layer}.`;
-  if (expert !== undefined) {
-    const gated = /^ffn_(gate|up|down)_exps$/.exec(part)?.[1] as 'gate' | 'up' | 'down' | undefined;
-    if (!gated || kind !== 'weight') return undefined;
-    return mixtral
-      ? `${prefix}block_sparse_moe.experts.${expert}.${{ gate: 'w1', up: 'w3', down: 'w2' }[gated]}.weight`
-      : `${prefix}mlp.experts.${expert}.${gated}_proj.weight`;
-  }
-  if (mixtral && part === 'ffn_gate_inp') return `${prefix}block_sparse_moe.gate.weight`;
-  return Object.hasOwn(PARTS, part) ? `${prefix}${PARTS[part]}.${kind}` : undefined;
-}
-
-const EXPERTS = ['gate', 'up', 'down'] as const;
-const OUTER: Readonly<Record<string, string>> = {
-  'model.embed_tokens.weight': 'token_embd.weight',
-  'model.norm.weight': 'output_norm.weight',
-  'lm_head.weight': 'output.weight',
-};
-
-/** The tensor of the file that a checkpoint's is stored as, or is a slice of; undefined for one that GGUF has no place for. */
+/** The tensor of the file that a checkpoint's is stored as, or is a part of; undefined for one that GGUF has no place for. */
 export function storedName(
+  { names, plan }: GgufModel,
   name: string,
-  config: Json,
 ): { readonly tensor: string; readonly slice?: number } | undefined {
-  const outer = Object.hasOwn(OUTER, name) ? OUTER[name] : undefined;
-  if (outer !== undefined) return { tensor: outer };
-  const [, layer, place, kind] = /^model\.layers\.(\d+)\.(.+)\.(weight|bias)$/.exec(name) ?? [];
-  const [, slice] = /\.experts\.(\d+)\./.exec(name) ?? [];
-  const parts = slice === undefined ? Object.keys(PARTS) : EXPERTS.map((each) => `ffn_${each}_exps`);
-  // The other table is asked, so that a name that only looks alike has no place.
-  const at = slice === undefined ? '' : `[${slice}]`;
-  const part = parts.find((each) => place && checkpointName(`blk.${layer}.${each}.${kind}${at}`, config) === name);
-  if (part === undefined) return undefined;
-  return { tensor: `blk.${layer}.${part}.${kind}`, ...(slice !== undefined && { slice: Number(slice) }) };
+  const found = ggufName(names, name);
+  // A tied head has no tensor, whatever lies beside the embedding.
+  if (!found || (plan.tied && found.name === 'output.weight')) return undefined;
+  return { tensor: found.name, ...(found.expert !== undefined && { slice: found.expert }) };
 }
 
-/** Compares two tensors of the file by where they stand in it. */
-export function inFileOrder(a: string, b: string): number {
-  const outer = [...Object.values(OUTER), 'rope_freqs.weight'];
-  const parts = [...Object.keys(PARTS), ...EXPERTS.map((each) => `ffn_${each}_exps`)];
-  const place = (tensor: string): readonly number[] => {
-    const [, layer, part, kind] = /^blk\.(\d+)\.(\w+)\.(weight|bias)$/.exec(tensor) ?? [];
-    if (part === undefined) return [-1, outer.indexOf(tensor), 0];
-    return [Number(layer), parts.indexOf(part), kind === 'bias' ? 0 : 1];
-  };
-  const [left, right] = [place(a), place(b)];
-  return left.map((value, i) => value - (right[i] as number)).find((difference) => difference !== 0) ?? 0;
+/** The checkpoint's names of a tensor of the file: one, or one of each of its rows. None where no checkpoint has such a tensor. */
+export function checkpointNames({ names }: GgufModel, tensor: string, rows: number): readonly string[] {
+  const [, whole = tensor, slice] = /^(.*?)(?:\[(\d+)\])?$/.exec(tensor) ?? [];
+  const found = checkpointPlace(names, whole);
+  if (!found) return [];
+  const stacked = found.to.includes('{expert}');
+  if (stacked !== (slice !== undefined) && !(stacked && isOfRows(names, whole))) return [];
+  if (slice !== undefined || !stacked) return [found.to.replace('{expert}', slice ?? '')];
+  return Array.from({ length: rows }, (_, row) => found.to.replace('{expert}', String(row)));
+}
+
+/** Whether a stack is of vectors, which are rows of one matrix. */
+export const isOfRows = (names: GgufArchitecture, tensor: string): boolean =>
+  (checkpointPlace(names, tensor)?.to.includes('{expert}') ?? false) && /(_norm\.weight|\.bias)$/.test(tensor);
+
+export const placeOf = ({ names }: GgufModel, tensor: string) => checkpointPlace(names, tensor.replace(/\[\d+\]$/, ''));
+
+export const fixOf = (model: GgufModel, tensor: string): Fix | undefined => placeOf(model, tensor)?.fix;
+
+/** Whether the file has 1 + the numbers of the checkpoint. */
+export const isPlusOne = (model: GgufModel, tensor: string): boolean =>
+  model.plan.finalNorm?.offset === 1 && /norm\.weight$/.test(tensor) && !placeOf(model, tensor)?.plain;
+
+/** Whether it has -exp of them. */
+export const isMinusExp = (model: GgufModel, tensor: string): boolean => placeOf(model, tensor)?.minusExp === true;
+
+type Delta = { readonly heads: number; readonly keyHeads: number; readonly keyDim: number };
+
+/** The gated delta rule of a model in which several heads share keys. */
+function deltaOf({ plan }: GgufModel): Delta | undefined {
+  for (const { attention } of plan.blocks)
+    if (
+      attention.kind === 'recurrent' &&
+      attention.core.kind === 'delta' &&
+      attention.core.heads > attention.core.keyHeads
+    )
+      return attention.core;
+  return undefined;
+}
+
+/** The heads of the checkpoint in the order of llama.cpp, which goes through all heads of keys again and again. */
+function headOrder({ heads, keyHeads }: Delta): number[] {
+  const order: number[] = [];
+  for (let turn = 0; turn < heads / keyHeads; turn++)
+    for (let key = 0; key < keyHeads; key++) order.push(key * (heads / keyHeads) + turn);
+  return order;
+}
+
+/** For every head of the file that columns of a tensor are for, the head of the checkpoint; undefined where they are the same. */
+export function storedColumns(tensor: string, model: GgufModel): readonly number[] | undefined {
+  const states = placeOf(model, tensor)?.states === 'columns' ? deltaOf(model) : undefined;
+  return states && headOrder(states);
+}
+
+/** Bytes of rows whose chunks are in the order of the file, in that of the checkpoint; or the other way round. */
+export function inColumns(bytes: Uint8Array, rows: number, heads: readonly number[], toFile = false): Uint8Array {
+  const out = new Uint8Array(bytes.length);
+  const width = bytes.length / rows;
+  const chunk = width / heads.length;
+  for (let row = 0; row < rows; row++)
+    for (let i = 0; i < heads.length; i++) {
+      const [stored, own] = [row * width + i * chunk, row * width + (heads[i] as number) * chunk];
+      const [from, to] = toFile ? [own, stored] : [stored, own];
+      for (let at = 0; at < chunk; at++) out[to + at] = bytes[from + at] as number;
+    }
+  return out;
 }
 
 /** For every row of a tensor of the file, the row of the checkpoint's that it is. */
-export function storedOrder(tensor: string, rows: number, config: Json): Int32Array {
+export function storedOrder(tensor: string, rows: number, model: GgufModel): Int32Array {
   const order = Int32Array.from({ length: rows }, (_, row) => row);
-  const llama = ['llama', 'mistral', 'mixtral'].includes(textOf(config.model_type));
-  const which = /^blk\.\d+\.attn_([qk])\./.exec(tensor)?.[1];
-  if (!llama || which === undefined) return order;
-  const all = Number(config.num_attention_heads);
-  const heads = which === 'q' ? all : Number(config.num_key_value_heads ?? all);
+  const fix = fixOf(model, tensor);
+  const states = deltaOf(model);
+  const told = placeOf(model, tensor)?.states;
+  if (states && (told === 'rows' || told === 'behind')) {
+    const first = told === 'behind' ? 2 * states.keyHeads * states.keyDim : 0;
+    for (const [head, own] of headOrder(states).entries()) {
+      const size = (rows - first) / states.heads;
+      for (let i = 0; i < size; i++) order[first + head * size + i] = first + own * size + i;
+    }
+    return order;
+  }
+  const [attention] = model.plan.blocks.flatMap(({ attention: own }) => (own.kind === 'attention' ? [own] : []));
+  if (!attention || (fix !== 'heads' && fix !== 'interleaved-q' && fix !== 'interleaved-k')) return order;
+  const { heads: all, kvHeads } = attention;
+  if (fix === 'heads') {
+    const size = rows / (3 * all);
+    // The checkpoint has q, k and v of a head together, llama.cpp all of q, all of k, all of v.
+    for (let head = 0; head < all; head++)
+      for (let part = 0; part < 3; part++)
+        for (let i = 0; i < size; i++) order[part * all * size + head * size + i] = (3 * head + part) * size + i;
+    return order;
+  }
+  const heads = fix === 'interleaved-q' ? all : kvHeads;
   const half = rows / heads / 2;
   // llama.cpp turns neighbours (2i, 2i + 1) where the checkpoint turns i and i + half.
   for (let head = 0; head < heads; head++)
@@ -109,4 +131,26 @@ export function expectedRopeFactors({ scaling, theta, rotary }: RopeSpec): Float
     const smooth = (turns - low) / (high - low);
     return 1 / ((1 - smooth) / factor + smooth);
   });
+}
+
+/** What tensors that scale positions must hold, by their names. */
+export function expectedRope({ plan }: GgufModel): ReadonlyMap<string, Float64Array> {
+  const found = new Map<string, Float64Array>();
+  for (const { attention } of plan.blocks) {
+    if (attention.kind !== 'attention' || !attention.rope || attention.window > 0) continue;
+    const { scaling } = attention.rope;
+    const factors = expectedRopeFactors(attention.rope);
+    if (factors) found.set('rope_freqs.weight', factors);
+    if (scaling.kind === 'proportional') {
+      const still = (i: number) => i >= scaling.turning;
+      const all = Float64Array.from({ length: attention.rope.rotary / 2 }, (_, i) =>
+        still(i) ? 1e30 : scaling.factor,
+      );
+      found.set('rope_freqs.weight', all);
+    }
+    if (scaling.kind !== 'longrope') continue;
+    found.set('rope_factors_long.weight', Float64Array.from(scaling.long));
+    found.set('rope_factors_short.weight', Float64Array.from(scaling.short));
+  }
+  return found;
 }

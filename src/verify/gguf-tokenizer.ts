@@ -2,10 +2,11 @@ import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { readRegularText } from '../../formats/directory/read-file.js';
 import type { GgufValue } from '../../formats/gguf/metadata.js';
+import { splitsName } from '../../formats/gguf/pre-tokenizers.js';
 import type { Entry } from './gguf-header.js';
 
 // What tokenizer.ggml.* must be, from the files of the model: read by code of the verifier's own, for the packer's reading is
-// what is proved.
+// what is proved; only the names of splits come from the table of the format.
 
 type Json = Readonly<Record<string, unknown>>;
 
@@ -49,7 +50,10 @@ export function expectedTokenizer(dir: string, config: Json, rows: number): Entr
       ]
     : [
         ['tokenizer.ggml.model', string('gpt2')],
-        ['tokenizer.ggml.pre', string(splitterName(json.pre_tokenizer))],
+        [
+          'tokenizer.ggml.pre',
+          string(splitsName(json.pre_tokenizer ?? undefined, model.ignore_merges === true) ?? 'default'),
+        ],
         ...common,
         types,
         ['tokenizer.ggml.merges', { type: 'strings', value: pairs }],
@@ -96,31 +100,6 @@ function prefixesSpace(part: unknown): boolean {
   const { type, prepend_scheme: scheme, add_prefix_space: prefix, ...rest } = object(part);
   if (type === 'Prepend' || scheme === 'first' || scheme === 'always' || prefix === true) return true;
   return Object.values(rest).some(prefixesSpace);
-}
-
-/** The name of the splitting pattern in llama.cpp (src/llama-vocab.cpp); what it has no name for is 'default'. */
-function splitterName(preTokenizer: unknown): string {
-  const whole = object(preTokenizer);
-  const parts = whole.type === 'Sequence' ? list(whole.pretokenizers).map(object) : whole.type ? [whole] : [];
-  const split = parts.find(({ type }) => type === 'Split');
-  if (split) {
-    const pattern = object(split.pattern).Regex;
-    // The two differ in how many digits stand together.
-    const byDigits = (digits: string): string =>
-      [
-        "(?i:'s|'t|'re|'ve|'m|'ll|'d)",
-        '[^\\r\\n\\p{L}\\p{N}]?\\p{L}+',
-        digits,
-        ' ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*',
-        '\\s*[\\r\\n]+',
-        '\\s+(?!\\S)',
-        '\\s+',
-      ].join('|');
-    if (pattern === byDigits('\\p{N}{1,3}')) return 'llama-bpe';
-    return pattern === byDigits('\\p{N}') ? 'qwen2' : 'default';
-  }
-  const [only] = parts;
-  return parts.length === 1 && only?.type === 'ByteLevel' && only.use_regex !== false ? 'gpt-2' : 'default';
 }
 
 function specials(dir: string, config: Json, settings: Json, tokens: readonly string[], processor: unknown): Entry[] {

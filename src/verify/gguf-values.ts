@@ -1,10 +1,11 @@
-import { fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
+import { numbersOf as storedNumbers } from '../../formats/foreign/numbers.js';
+import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import type { WeightSource } from '../model/source.js';
 import { decodeValues } from './decode-gguf.js';
 import { quantizedWeight } from './dequantize.js';
 import type { GgufContext, GgufExpectation } from './gguf-context.js';
 import { columnWeights } from './gguf-importance.js';
-import { storedOrder } from './gguf-tables.js';
+import { fixOf, inColumns, isMinusExp, isPlusOne, storedColumns, storedOrder } from './gguf-tables.js';
 import { compare, convertExact, ggufNearest, nearRows, placeOf, settle, type Wrong } from './native.js';
 
 /** Weights that are looked at together: embeddings are large. */
@@ -17,10 +18,18 @@ export async function compareStored(
   context: GgufContext,
   tensor: string,
   name: string,
-  expected: Tensor,
+  original: Tensor,
   whose: string,
 ): Promise<void> {
-  const { rt, recorder, file, config } = context;
+  const { rt, recorder, file, model } = context;
+  const expected = asStored(original, {
+    changed: isPlusOne(model, tensor)
+      ? (value) => value + 1
+      : isMinusExp(model, tensor)
+        ? (value) => -Math.exp(value)
+        : undefined,
+    turned: fixOf(model, tensor) === 'turned',
+  });
   const matrix = file.matrix(tensor);
   const facts = { check: 'against', tensor } as const;
   const elements = matrix.rows * matrix.columns;
@@ -35,7 +44,7 @@ export async function compareStored(
     await compareBlocks(context, tensor, name, expected.view([matrix.rows, matrix.columns]), whose);
     return;
   }
-  const { tensor: got } = await decodeValues(rt, file, tensor, config);
+  const { tensor: got } = await decodeValues(rt, file, tensor, model);
   const same = await inDtype(rt, expected.view(got.shape), got.dtype as 'f32');
   const bits = got.dtype === 'f32' ? 32 : 16;
   const wrong = await compare(rt, got, same, { rows: got.shape[0] as number, bits });
@@ -47,19 +56,22 @@ export async function compareStored(
   for (const each of [got, same]) each.dispose();
 }
 
-/** Blocks that were searched for: codes the nearest of their steps, steps no worse than they may be. Disposes of `expected`. */
+/** Blocks that were searched for: codes the nearest of their steps, steps no worse than they may be. Disposes of `original`. */
 export async function compareBlocks(
-  { rt, recorder, file, config }: GgufContext,
+  { rt, recorder, file, model }: GgufContext,
   tensor: string,
   name: string,
-  expected: Tensor,
+  original: Tensor,
   whose: string,
   module?: { readonly name: string; readonly weights: Tensor | undefined },
 ): Promise<void> {
   const { type, rows, columns, rowBytes } = file.matrix(tensor);
   const facts = { check: 'against', tensor, ...(module && { module: module.name }) } as const;
   const stored = file.tensor(tensor);
-  const order = storedOrder(tensor, rows, config);
+  const order = storedOrder(tensor, rows, model);
+  const heads = storedColumns(tensor, model);
+  const expected = heads ? inHeads(original, rows, heads) : original;
+  const weights = heads && module?.weights ? inHeads(module.weights, 1, heads) : module?.weights;
   // Rows of q and k are in an order of their own, and looked at whole.
   const step = order.every((row, i) => row === i) ? Math.max(1, Math.floor(CHUNK / columns)) : rows;
   recorder.count('against', 2);
@@ -67,7 +79,7 @@ export async function compareBlocks(
     const count = Math.min(step, rows - first);
     const index = fromTyped('i32', [count], step === rows ? order : order.map((_, i) => i).subarray(0, count));
     const parts = [stored.view([count, rowBytes], first * rowBytes), expected.view([count, columns], first * columns)];
-    const wrong = await ggufNearest(rt, parts[0] as Tensor, index, parts[1] as Tensor, type.name, module?.weights);
+    const wrong = await ggufNearest(rt, parts[0] as Tensor, index, parts[1] as Tensor, type.name, weights);
     for (const each of [index, ...parts]) each.dispose();
     const fail = ({ count, row, column }: Wrong, what: string, values = {}): void => {
       if (count === 0) return;
@@ -81,7 +93,15 @@ export async function compareBlocks(
     fail(wrong.blocks, 'blocks are far from it');
     if (wrong.codes.count + wrong.blocks.count > 0) break;
   }
-  for (const each of [stored, expected, module?.weights]) each?.dispose();
+  for (const each of [stored, expected, weights]) each?.dispose();
+}
+
+/** A tensor with the heads of columns as the file has them. Disposes of it: weights of a source cannot be written to. */
+function inHeads(tensor: Tensor, rows: number, heads: readonly number[]): Tensor {
+  const made = allocate(tensor.dtype, tensor.shape);
+  made.bytes().set(inColumns(tensor.bytes(), rows, heads, true));
+  tensor.dispose();
+  return made;
 }
 
 /** A searched module against the weights that were searched in; without those, against the quantized ones. */
@@ -94,7 +114,8 @@ export async function compareSearched(
   const { rt, recorder, canonical, from, source, given } = context;
   const weighed = () => ({ name, weights: columnWeights(context, given, tensor, weight.shape[1] as number) });
   if (from === 'source' && source) {
-    const original = await sourceWeight(source, name, weight.shape);
+    const turned = fixOf(context.model, tensor) === 'turned' && !source.quantized?.(`${name}.weight`);
+    const original = await sourceWeight(source, name, weight.shape, turned);
     if (original) await compareBlocks(context, tensor, `${name}.weight`, original, source.dir, weighed());
     else {
       const message = `${source.dir} has no '${name}.weight' of [${weight.shape}]: give the model that was packed from as --source`;
@@ -117,9 +138,40 @@ export async function compareSearched(
   });
 }
 
-async function sourceWeight(source: WeightSource, name: string, shape: readonly number[]): Promise<Tensor | undefined> {
+/** [N, K] of a source; `turned`: which has it as [K, N]. */
+async function sourceWeight(
+  source: WeightSource,
+  name: string,
+  shape: readonly number[],
+  turned: boolean,
+): Promise<Tensor | undefined> {
   const weight = `${name}.weight`;
-  return source.has(weight) && `${source.shape(weight)}` === `${shape}` ? source.tensor(weight) : undefined;
+  if (!source.has(weight) || `${source.shape(weight)}` !== `${turned ? shape.toReversed() : shape}`) return undefined;
+  return asStored(await source.tensor(weight), { changed: undefined, turned });
+}
+
+/** Other numbers, or rows and columns turned over, where the file has those. Disposes of `tensor` if it is another then. */
+function asStored(
+  tensor: Tensor,
+  { changed, turned }: { changed: ((value: number) => number) | undefined; turned: boolean },
+): Tensor {
+  if (!changed && !(turned && tensor.shape.length === 2)) return tensor;
+  const values = numbersOf(tensor);
+  const [rows = 1, columns = 1] = tensor.shape;
+  const made = changed
+    ? fromTyped('f32', tensor.shape, values.map(changed))
+    : fromTyped(
+        'f32',
+        [columns, rows],
+        Float32Array.from(values, (_, i) => values[(i % rows) * columns + Math.floor(i / rows)] as number),
+      );
+  tensor.dispose();
+  return made;
+}
+
+function numbersOf(tensor: Tensor): Float32Array {
+  if (tensor.dtype === 'f32') return typed<Float32Array>(tensor);
+  return storedNumbers(typed<Uint16Array>(tensor), tensor.dtype as 'f16' | 'bf16');
 }
 
 /** As the file has it: the same, or f32 of it. Disposes of `tensor`. */

@@ -5,10 +5,10 @@ import { openSource } from '../../formats/canonical/source.js';
 import { GgufFile } from '../../formats/gguf/read.js';
 import { readImportance } from '../../formats/imatrix/read.js';
 import { readConfig } from '../../formats/safetensors/checkpoint.js';
-import { typed } from '../../native/binding.js';
 import { tell } from '../core/activity.js';
 import { LpqError } from '../core/error.js';
-import type { ModelPlan } from '../model/plan.js';
+import { carriedOf } from '../model/gguf/carried.js';
+import { type GgufModel, ggufModel, namesOf } from '../model/gguf/model.js';
 import type { WeightSource } from '../model/source.js';
 import { compareManifests } from './against.js';
 import { checkListed, checkSeal, compareFiles } from './files.js';
@@ -16,11 +16,15 @@ import { checkContainer } from './gguf-container.js';
 import { GGUF_FILE, type GgufContext, type GgufExpectation } from './gguf-context.js';
 import { isBlocks } from './gguf-header.js';
 import { type GivenImportance, importanceEntries, isWeighed } from './gguf-importance.js';
-import { type BlocksFrom, expectedEntries, modelPlan } from './gguf-metadata.js';
+import { type BlocksFrom, expectedEntries } from './gguf-metadata.js';
 import { checkCarried, verifyGgufModule } from './gguf-modules.js';
-import { type ExpectedTensors, expectedTensors, headerTensors, ropeOf } from './gguf-plan.js';
+import { type ExpectedTensors, expectedTensors, headerTensors } from './gguf-plan.js';
+import { checkModel, checkRope } from './gguf-read-back.js';
+import { expectedRope, fixOf } from './gguf-tables.js';
 import { type ModuleReport, Recorder, type VerifyReport } from './report.js';
 import type { VerifyOptions } from './verify.js';
+
+type Json = Readonly<Record<string, unknown>>;
 
 const TARGET = /^gguf(-q(8_0|[2-6]_k))?$/;
 
@@ -41,10 +45,13 @@ export async function verifyGguf(options: VerifyOptions, manifest: ArtifactManif
       options.opened ?? (options.against === undefined ? undefined : CanonicalCheckpoint.open(options.against));
     source = options.source === undefined ? undefined : openSource(options.source, rt);
     const recorder = new Recorder();
-    const context: GgufContext = { rt, recorder, file, config, canonical };
     checkSeal(recorder, dir, manifest);
     await checkListed(recorder, dir, manifest, [GGUF_FILE], []);
     checkPlain(recorder, config, manifest);
+    const model = modelOf(recorder, dir, config, manifest);
+    if (!model) return recorder.report({ ...options, opened: canonical }, manifest.target, [], started);
+    const carried = canonical && carriedOf(canonical, Object.keys(canonical.manifest.carried));
+    const context: GgufContext = { rt, recorder, file, model, canonical, carried };
     if (canonical) {
       // Carried tensors have other names here, and are compared one by one.
       compareManifests(recorder, canonical, { ...manifest, carried: canonical.manifest.carried });
@@ -55,7 +62,7 @@ export async function verifyGguf(options: VerifyOptions, manifest: ArtifactManif
       options.importance === undefined
         ? undefined
         : { file: options.importance, importance: await readImportance(options.importance) };
-    const expected = checkWhole(context, dir, manifest, from, given);
+    const expected = checkWhole(context, dir, config, manifest, from, given);
     await checkCarried(context, manifest);
     const modules: ModuleReport[] = [];
     const names = Object.keys(manifest.modules);
@@ -84,8 +91,25 @@ export async function verifyGguf(options: VerifyOptions, manifest: ArtifactManif
   }
 }
 
+/** What config.json says, in GGUF's words; what is wrong with it is recorded. */
+function modelOf(
+  recorder: Recorder,
+  dir: string,
+  config: Json,
+  { modules, carried }: ArtifactManifest,
+): GgufModel | undefined {
+  try {
+    return ggufModel(dir, config, namesOf(Object.keys(modules), 'output.weight' in carried));
+  } catch (error) {
+    if (!(error instanceof LpqError)) throw error;
+    const message = `${dir}: lpq cannot derive ${GGUF_FILE}: ${error.message}`;
+    recorder.check(false, { check: 'config', message });
+    return undefined;
+  }
+}
+
 /** Loaders of safetensors read config.json: it says nothing of a quantization, for there are no tensors of one beside it. */
-function checkPlain(recorder: Recorder, config: GgufContext['config'], { kv }: ArtifactManifest): void {
+function checkPlain(recorder: Recorder, config: Json, { kv }: ArtifactManifest): void {
   const stated = 'config.json has a quantization_config, but an artifact for gguf has none';
   recorder.check(config.quantization_config === undefined, { check: 'config', message: stated });
   const cached = 'lpq.json has a KV cache scheme, but GGUF has no place for one';
@@ -107,24 +131,25 @@ function blocksFrom({ recorder, file }: GgufContext, { target }: ArtifactManifes
 function checkWhole(
   context: GgufContext,
   dir: string,
+  config: Json,
   manifest: ArtifactManifest,
   from: BlocksFrom,
   given: GivenImportance | undefined,
 ): ExpectedTensors | undefined {
-  const { recorder, file, config, canonical } = context;
+  const { recorder, file, model, canonical, carried } = context;
   try {
-    const plan = modelPlan(dir, config);
-    const expected = expectedTensors(plan, config, manifest, canonical);
+    const expected = expectedTensors(model, manifest, canonical && carried && { canonical, carried }, file);
     for (const message of expected.problems) recorder.check(false, { check: 'tensors', message });
-    const tensors = headerTensors(plan, expected, file);
-    checkManifest(context, manifest, expected, ropeOf(plan) !== undefined);
+    const tensors = headerTensors(model, expected, file);
+    checkManifest(context, manifest, expected);
     checkContainer(
       context,
       path.join(dir, GGUF_FILE),
-      expectedEntries(dir, config, plan, manifest, tensors, from, importanceEntries(context, given)),
+      expectedEntries(dir, config, model, manifest, tensors, from, importanceEntries(context, given)),
       tensors,
     );
-    checkRope(context, plan);
+    checkRope(context);
+    checkModel(context, path.join(dir, GGUF_FILE));
     return expected;
   } catch (error) {
     if (!(error instanceof LpqError || error instanceof SyntaxError || error instanceof TypeError)) throw error;
@@ -136,12 +161,11 @@ function checkWhole(
 
 /** lpq.json lists exactly the expected tensors, each under its module and in its layout. */
 function checkManifest(
-  { recorder }: GgufContext,
+  { recorder, model }: GgufContext,
   manifest: ArtifactManifest,
   { weights }: ExpectedTensors,
-  rope: boolean,
 ): void {
-  const carried = new Set(rope ? ['rope_freqs.weight'] : []);
+  const carried = new Set(expectedRope(model).keys());
   for (const { stored, module, types } of weights.values()) {
     if (module === undefined) {
       carried.add(stored);
@@ -157,7 +181,8 @@ function checkManifest(
       message: `module '${module}' is listed with a tensor or layout that differs from the file`,
     });
     const facts = `module '${module}': lpq.json says more about it than GGUF holds`;
-    const plain = (ranks ?? packing ?? transposed ?? activations) === undefined;
+    const turned = fixOf(model, stored) === 'turned' || undefined;
+    const plain = (ranks ?? packing ?? activations) === undefined && transposed === turned;
     recorder.check(plain, { check: 'tensors', module, message: facts });
   }
   for (const tensor of new Set([...carried, ...Object.keys(manifest.carried)])) {
@@ -165,20 +190,6 @@ function checkManifest(
     const message = `tensor '${tensor}' is ${own ? 'not among' : 'none of'} the carried ones of lpq.json`;
     recorder.check(own && Object.hasOwn(manifest.carried, tensor), { check: 'tensors', tensor, message });
   }
-}
-
-function checkRope({ recorder, file }: GgufContext, plan: ModelPlan): void {
-  const factors = ropeOf(plan);
-  if (!factors || !file.has('rope_freqs.weight')) return;
-  const stored = file.tensor('rope_freqs.weight');
-  const found = stored.dtype === 'f32' ? typed<Float32Array>(stored) : new Float32Array();
-  // Two orders of the same few products and powers in doubles part by some units of 2^-53, and may round to neighbours.
-  const near = (exact: number): number[] => [1 - 2 ** -45, 1 + 2 ** -45].map((off) => Math.fround(exact * off));
-  const at = factors.findIndex((exact, i) => !near(exact).includes(found[i] as number));
-  const numbers = { got: found[at] ?? 'nothing', expected: factors[at] ?? 0 };
-  const message = `rope_freqs.weight[${at}] does not match config.json`;
-  recorder.check(at < 0, { check: 'config', tensor: 'rope_freqs.weight', ...numbers, message });
-  stored.dispose();
 }
 
 function tellUnproved(

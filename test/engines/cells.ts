@@ -1,3 +1,5 @@
+import { GGUF_MODELS } from './gguf-models.js';
+
 /** The table of engines: which directories each is given, and what of its outcomes is compared with lpq's own. */
 
 /** The bundled model, and something beside its tensors. */
@@ -25,12 +27,16 @@ export interface Format {
   readonly dtype?: 'bfloat16';
   /** tiny-llama unless it says otherwise. */
   readonly model?: EditedModel | RandomModel | FixtureModel | 'tiny-qwen3-moe';
+  /** Settings of a random model in the place of its fixture's. */
+  readonly config?: Readonly<Record<string, unknown>>;
   /** The directory is damaged after it was packed: cut short, a byte changed, a module of a type that there is none of. */
   readonly damage?: 'cut' | 'changed' | 'type';
   /** Only what `lpq verify` passes may be opened. */
   readonly verified?: boolean;
   /** Blocks of GGUF are decoded to f32, so that the engine rounds no inputs of theirs: experts are chosen by more than luck. */
   readonly floats?: boolean;
+  /** The engine looks GELU up in a table of f16. */
+  readonly halves?: boolean;
   /** The engine rounds activations too, which `lpq logits` does not: it only has to run. */
   readonly rounds?: boolean;
   /** Inputs become codes, and a sum in another order turns some at a tie: most tokens are compared, not all. */
@@ -218,9 +224,10 @@ export const FORMATS: readonly Format[] = [
     ...(name === 'q4_k' ? { commit: true } : {}),
   })),
   { name: 'q8_0, experts', target: 'gguf', options: ggml(8, '32'), model: 'tiny-qwen3-moe' },
-  ...['llama3-rope', 'llama-yarn-bias', 'mixtral', 'qwen2', 'qwen2_moe', 'qwen3', 'qwen3_moe'].map((kind) => ({
-    ...{ name: `q8_0 as floats, ${kind}`, target: 'gguf', options: ggml(8, '32') },
-    ...{ model: `random ${kind}` as const, floats: true },
+  ...Object.entries(GGUF_MODELS).map(([name, [kind, config]]) => ({
+    ...{ name: `q8_0 as floats, ${name}`, target: 'gguf', options: ggml(8, '32') },
+    ...{ model: `random ${kind}` as const, config, floats: true, halves: /^gemma|gpt2|neox|starcoder/.test(name) },
+    ...(name === 'gemma3' || name === 'deepseek_v3' ? { commit: true } : {}),
   })),
 ];
 

@@ -59,10 +59,18 @@ async function edited(model: EditedModel, dir: string): Promise<string> {
   return made;
 }
 
-async function random(model: RandomModel, dir: string): Promise<string> {
-  const made = path.join(dir, model.replaceAll(' ', '-'));
+/** llama.cpp wants certain tokens of a model that is called phi3. */
+async function random(model: RandomModel, config: object, dir: string): Promise<string> {
+  const made = path.join(
+    dir,
+    `${model} ${Object.keys(config).join(' ')}`.trim().replaceAll(' ', '-').replace('phi3', 'phi-three'),
+  );
   if (existsSync(made)) return made;
-  await writeWidened(model.slice('random '.length), made, { vocab_size: 320 });
+  await writeWidened(model.slice('random '.length), made, {
+    vocab_size: 320,
+    text_config: { vocab_size: 320, ...config },
+    ...config,
+  });
   writeFileSync(path.join(made, 'tokenizer.json'), JSON.stringify(BYTES));
   return made;
 }
@@ -78,11 +86,11 @@ function fixture(name: string, dir: string): string {
 }
 
 /** The checkpoint that a format starts from; undefined where this machine has none. */
-export async function sourceOf({ model }: Format, dir: string): Promise<string | undefined> {
+export async function sourceOf({ model, config = {} }: Format, dir: string): Promise<string | undefined> {
   if (model === undefined) return tinyLlama;
   if (model === 'tiny-qwen3-moe') return sharedModel(model);
   if (model.startsWith('fixture ')) return fixture(model.slice('fixture '.length), dir);
-  return model.startsWith('random ') ? random(model as RandomModel, dir) : edited(model as EditedModel, dir);
+  return model.startsWith('random ') ? random(model as RandomModel, config, dir) : edited(model as EditedModel, dir);
 }
 
 function sharedModel(name: string): string | undefined {
@@ -109,7 +117,8 @@ export async function directoryOf(format: Format, dir: string): Promise<string |
   if (!source) return undefined;
   const named = (name: string) => path.join(dir, name.replace(/[^\w]+/g, '-'));
   const rules = format.rules ? JSON.stringify({ rules: format.rules }) : '';
-  const quantized = named(`${format.model ?? 'tiny'} ${format.options.join(' ')} ${rules}`);
+  const settings = format.config ? JSON.stringify(format.config) : '';
+  const quantized = named(`${format.model ?? 'tiny'} ${format.options.join(' ')} ${rules}${settings}`);
   const recipe = rules ? ['--recipe', `${quantized}.json`] : [];
   if (rules) writeFileSync(`${quantized}.json`, rules);
   if (!existsSync(quantized))

@@ -89,6 +89,7 @@ export async function logprobsOf(
  * four blocks of two residual sums each; twice for either side, and twice because a logprob is a logit less their logarithmic sum.
  * In bf16 a block rounds what it hands on some eleven times, each by 2^-9 of it at most: 44 independent roundings make sqrt(44) of one, and
  * four times that is beyond what 31 tokens show.
+ * `halves`: llama.cpp's table of GELU has f16 numbers by f16 numbers, each off by 2^-11 of itself at most, once a block.
  * Inputs of 8 bits a block (llama.cpp): a step of max/127 is off by 0.29 of it, 0.7 % of an input's size in blocks of 32 and 1 % in blocks of
  * 256, and so are a product's outputs. A branch has three in a row, 1.7 % of it; branches are what the stream is made of, and each reads
  * what those before it left off, another 1.7 to 3.5 %; the head, 1 %: 4 % of the logits' spread, sqrt(2) for a logit less their sum,
@@ -97,11 +98,15 @@ export async function logprobsOf(
 export function boundOf(
   dtype: string,
   { largest, spread }: Sizes,
-  { blocks, columns } = { blocks: 4, columns: 768 },
+  { blocks, columns, halves = false }: { blocks: number; columns: number; halves?: boolean } = {
+    blocks: 4,
+    columns: 768,
+  },
 ): number {
   if (dtype === 'int8') return 4 * Math.SQRT2 * 0.04 * spread;
   return dtype === 'float32'
-    ? 2 * 2 * blocks * 2 * columns * 2 ** -24 * largest
+    ? 2 * 2 * blocks * 2 * columns * 2 ** -24 * largest +
+        (halves ? 2 * 4 * Math.sqrt(2 * blocks) * 2 ** -11 * largest : 0)
     : 2 * 4 * Math.sqrt(44) * 2 ** -9 * largest;
 }
 
@@ -145,7 +150,8 @@ async function judged(name: string, format: Format, packed: string, dtype: strin
   if (format.rounds) return { outcome: 'loader ran', dtype };
   const text = [...IDS, ...told.tokens!];
   const { rows, ...sizes } = await logprobsOf(packed, text);
-  const bound = boundOf(dtype, sizes);
+  const { halves = false } = format;
+  const bound = boundOf(dtype, sizes, { blocks: 4, columns: 768, halves });
   const apart = told.logprobs!.map((value, i) => Math.abs(value - rows[i]![IDS[i + 1]!]!)).sort((a, b) => a - b);
   // A code that turned changes its token by a step of 4 bits, and what later ones read of it: the others show that nothing else differs.
   const off = format.ties ? apart[apart.length >> 1]! : apart.at(-1)!;

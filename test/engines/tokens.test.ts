@@ -4,7 +4,7 @@ import { cpSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } 
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
-import { PRE_TOKENIZERS } from '../../formats/gguf/tokenizer.js';
+import { SPLITS } from '../../formats/gguf/pre-tokenizers.js';
 import { openTokenizer } from '../../src/calibrate/tokenizer.js';
 import { model as tinyLlama } from '../src/cli/lpq.js';
 import { ENGINES } from './cells.js';
@@ -26,17 +26,22 @@ const TEXTS: Readonly<Record<string, string>> = {
   spaces: ' \n \t\n   leading, trailing   \n\n\n',
 };
 
-const BYTE_LEVEL = { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: false };
+const BYTE_LEVEL = { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true };
 
-/** Models of the bundled tokenizer's tokens, whose text is split by each pattern that lpq has llama.cpp's name for. */
+/** Models of the bundled tokenizer's tokens, whose text is split in each way that lpq has llama.cpp's name for. */
 function sources(dir: string): (readonly [name: string, from: string])[] {
-  const split = Object.entries(PRE_TOKENIZERS).map(([pattern, name]) => {
+  const split = Object.entries(SPLITS).map(([name, { patterns, words, ignoresMerges = false }]) => {
     const from = path.join(dir, name);
     cpSync(tinyLlama, from, { recursive: true });
     const file = path.join(from, 'tokenizer.json');
     const json = JSON.parse(readFileSync(file, 'utf8'));
-    const parts = [{ type: 'Split', pattern: { Regex: pattern }, behavior: 'Isolated', invert: false }, BYTE_LEVEL];
-    writeFileSync(file, JSON.stringify({ ...json, pre_tokenizer: { type: 'Sequence', pretokenizers: parts } }));
+    const parts = [
+      ...patterns.map((Regex) => ({ type: 'Split', pattern: { Regex }, behavior: 'Isolated', invert: false })),
+      { ...BYTE_LEVEL, use_regex: words === 'gpt-2' },
+    ];
+    const pre_tokenizer = { type: 'Sequence', pretokenizers: parts };
+    const model = { ...json.model, ignore_merges: ignoresMerges };
+    writeFileSync(file, JSON.stringify({ ...json, model, pre_tokenizer }));
     return [name, from] as const;
   });
   const smol = process.env.LPQ_SMOLLM2;

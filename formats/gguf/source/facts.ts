@@ -33,6 +33,34 @@ export class GgufFacts {
     return shortest(first);
   }
 
+  /** A number for each of `layers` blocks, stated once or one by one. */
+  each(key: string, layers: number): readonly number[] {
+    if (!this.isList(key)) return new Array<number>(layers).fill(this.number(key));
+    const found = this.list<number>(key, 'number') ?? [];
+    if (found.length >= layers) return found.slice(0, layers);
+    return badGguf(this.file.path, `the key '${this.full(key)}' has not a number for each block`, {
+      got: found.length,
+      expected: layers,
+    });
+  }
+
+  /** Elements of an F32 vector. Throws LPQ_GGUF. */
+  floats(name: string): Float32Array {
+    const tensor = this.file.tensors.get(name);
+    if (tensor?.type.holds !== 'F32') return badGguf(this.file.path, `tensor '${name}' is missing or not F32`);
+    return new Float32Array(tensor.part.map.read(tensor.position, tensor.bytes).buffer);
+  }
+
+  /** How many tensors are so named. */
+  tensors(name: RegExp): number {
+    return [...this.file.tensors.keys()].filter((each) => name.test(each)).length;
+  }
+
+  /** Whether it has a value for each block. */
+  isList(key: string): boolean {
+    return Array.isArray(this.value(key));
+  }
+
   text(key: string): string | undefined {
     const value = this.value(key);
     return typeof value === 'string' ? value : undefined;
@@ -64,7 +92,7 @@ export class GgufFacts {
   }
 
   private full(key: string): string {
-    return key.startsWith('tokenizer.') || key.startsWith('general.') ? key : `${this.architecture}.${key}`;
+    return /^(tokenizer|general|lpq|xielu)\./.test(key) ? key : `${this.architecture}.${key}`;
   }
 
   private value(key: string): unknown {

@@ -1,12 +1,13 @@
 import { LpqError } from '../../../src/core/error.js';
-import { type Shared, SOURCE_ARCHITECTURES, type SourceArchitecture } from './architectures.js';
+import type { GgufArchitecture, Shared } from '../architectures/architecture.js';
+import { GGUF_ARCHITECTURES, GGUF_NAMES } from '../architectures/index.js';
 import { GgufFacts } from './facts.js';
 import { badGguf, type GgufModelFile } from './file.js';
 
 /** What a file is as a checkpoint: the table of its architecture, and its config.json. */
 export interface GgufSourceModel {
   readonly facts: GgufFacts;
-  readonly architecture: SourceArchitecture;
+  readonly architecture: GgufArchitecture;
   readonly shared: Shared;
   readonly kvHeads: number;
   readonly config: Readonly<Record<string, unknown>>;
@@ -18,40 +19,46 @@ export interface GgufSourceModel {
  */
 export function ggufSourceModel(file: GgufModelFile): GgufSourceModel {
   const facts = new GgufFacts(file);
-  const { architecture: name } = facts;
-  const own = Object.hasOwn(SOURCE_ARCHITECTURES, name) ? SOURCE_ARCHITECTURES[name] : undefined;
-  if (!own || name.includes(' '))
-    throw new LpqError('LPQ_ARCH_UNKNOWN', `${file.path} has an architecture that lpq does not read from GGUF`, {
-      got: name,
-      expected: Object.keys(SOURCE_ARCHITECTURES)
-        .filter((each) => !each.includes(' '))
-        .join(', '),
-      hint: 'Start from the safetensors that it was converted from.',
-    });
-  const architecture = SOURCE_ARCHITECTURES[own.variant?.(facts) ?? name] as SourceArchitecture;
+  const [modelType, architecture] = architectureOf(facts);
   const hidden = facts.number('embedding_length');
   const heads = facts.number('attention.head_count');
   const headDim = facts.optional('attention.key_length') ?? hidden / heads;
   const valueDim = facts.optional('attention.value_length') ?? headDim;
   if (!(heads > 0) || !Number.isInteger(headDim) || headDim < 1)
     badGguf(file.path, 'its heads do not divide its embeddings', { got: `${hidden} / ${heads}` });
-  if (valueDim !== headDim && architecture.latent === undefined)
+  if (valueDim !== headDim && architecture.latent === undefined && !architecture.ownValues)
     badGguf(file.path, 'its keys and values differ in length', { got: `${headDim}, ${valueDim}` });
   const shared: Shared = { hidden, heads, headDim, layers: facts.number('block_count') };
   const [vocab = 0, columns = 0] = facts.shape('token_embd.weight');
   if (columns !== hidden)
     badGguf(file.path, "'token_embd.weight' is not as wide as the metadata says", { got: columns, expected: hidden });
-  const [modelType, className] = architecture.model;
   const config = {
-    architectures: [className],
-    model_type: modelType,
+    architectures: [architecture.className],
+    model_type: architecture.readAs ?? modelType.replace(/ with experts$/, ''),
     vocab_size: vocab,
     ...architecture.config(facts, shared),
     tie_word_embeddings: !facts.has('output.weight'),
     ...tokenIds(facts),
     dtype: dtypeOf(file),
   };
-  return { facts, architecture, shared, kvHeads: facts.optional('attention.head_count_kv') ?? heads, config };
+  const stated = facts.isList('attention.head_count_kv')
+    ? Math.max(...facts.each('attention.head_count_kv', shared.layers))
+    : facts.optional('attention.head_count_kv');
+  return { facts, architecture, shared, kvHeads: stated ?? heads, config };
+}
+
+/** The row of a file: the one that it names, or is of, or the usual one of its name. */
+function architectureOf(facts: GgufFacts): [modelType: string, GgufArchitecture] {
+  const rows = Object.entries(GGUF_ARCHITECTURES).filter(([, { name }]) => name === facts.architecture);
+  const said = facts.text('lpq.model_type');
+  const found =
+    rows.find(([type]) => type === said) ?? rows.find(([, { is }]) => is?.(facts)) ?? rows.find(([, { is }]) => !is);
+  if (found) return found;
+  throw new LpqError('LPQ_ARCH_UNKNOWN', `${facts.file.path} has an architecture that lpq does not read from GGUF`, {
+    got: facts.architecture,
+    expected: GGUF_NAMES.join(', '),
+    hint: 'Start from the safetensors that it was converted from.',
+  });
 }
 
 function tokenIds(facts: GgufFacts): Record<string, number> {

@@ -1,10 +1,10 @@
 import { dtypeFacts } from '../../safetensors/dtypes.js';
 import type { TensorEntry } from '../../safetensors/header.js';
-import type { SourceArchitecture } from './architectures.js';
+import type { GgufArchitecture } from '../architectures/architecture.js';
+import type { Fix, PartName } from '../architectures/parts.js';
 import { badGguf, type GgufModelFile, type GgufPart, type GgufTensor } from './file.js';
 import { type LatentHalves, latentHalf, latentPlace } from './latent.js';
 import type { GgufSourceModel } from './model.js';
-import type { Fix, SourceName } from './names.js';
 
 type Placed = GgufTensor & { readonly part: GgufPart };
 
@@ -17,6 +17,9 @@ export interface Place {
   readonly bytes: number;
   readonly fix: Fix | undefined;
   readonly minusOne: boolean;
+  readonly states?: PartName['states'];
+  /** The file has -exp of its numbers. */
+  readonly minusExp?: boolean;
   /** It is made of these two instead. */
   readonly halves?: LatentHalves;
 }
@@ -45,22 +48,21 @@ export function placesOf(file: GgufModelFile, model: GgufSourceModel): Map<strin
 
 /** One, or one for each expert of a stack. */
 function placesFor(file: GgufModelFile, { architecture, config }: GgufSourceModel, tensor: Placed): Place[] {
-  const found = nameOf(tensor.name, architecture);
+  const found = checkpointPlace(architecture, tensor.name);
   if (!found)
     return badGguf(file.path, `tensor '${tensor.name}' has no place in a model of type ${config.model_type}`, {
       hint: 'Start from the safetensors that it was converted from.',
     });
-  const { to, fix, expert } = found;
+  const { to, fix, expert, minusExp = false, plain, states } = found;
   const stacked = to.includes('{expert}') && expert === undefined;
   const rank = tensor.shape.length;
   if (rank === 3 && !stacked) badGguf(file.path, `tensor '${tensor.name}' has 3 dimensions`, { got: tensor.shape });
   const slices = stacked ? (tensor.shape[0] as number) : 1;
   const own = stacked ? tensor.shape.slice(1) : tensor.shape;
-  const shape =
-    fix === 'one-row' && own.length === 1 ? [1, ...own] : fix === 'turned' && own.length === 2 ? own.toReversed() : own;
+  const shape = checkpointShape(fix, own);
   const { holds } = tensor.type;
   const dtype = typeof holds === 'string' ? holds : 'F32';
-  const minusOne = architecture.normsPlusOne === true && to.endsWith('norm.weight');
+  const minusOne = architecture.normsPlusOne === true && !plain && to.endsWith('norm.weight');
   if (minusOne && dtype !== 'F32')
     badGguf(file.path, `tensor '${tensor.name}' is a norm that is not F32`, { got: tensor.type.name });
   return Array.from({ length: slices }, (_, slice) => ({
@@ -76,24 +78,41 @@ function placesFor(file: GgufModelFile, { architecture, config }: GgufSourceMode
     bytes: tensor.bytes / slices,
     fix: fix === 'turned' && own.length !== 2 ? undefined : fix,
     minusOne,
+    minusExp,
+    ...(states && { states }),
   }));
 }
 
-/** The checkpoint's name of a tensor; undefined for one that the architecture has no place for. */
-function nameOf(
+/** The shape in the checkpoint of a tensor of the file, whose slowest dimension is first. */
+export function checkpointShape(fix: Fix | undefined, own: readonly number[]): readonly number[] {
+  if (fix === 'one-row' && own.length === 1) return [1, ...own];
+  if (own.length !== 2) return own;
+  const [rows = 0, columns = 0] = own;
+  if (fix === 'turned') return [columns, rows];
+  if (fix === 'squeezed') return [rows, 1, columns];
+  return fix === 'column' || fix === 'groups' ? [rows * columns] : own;
+}
+
+/** The checkpoint's name of a tensor, with {expert} of a stack; undefined for one that the architecture has no place for. */
+export function checkpointPlace(
+  { outer, blocks, block }: GgufArchitecture,
   name: string,
-  { outer, blocks, block }: SourceArchitecture,
-): (SourceName & { readonly expert?: string | undefined }) | undefined {
+): (PartName & { readonly expert?: string | undefined }) | undefined {
   const own = Object.hasOwn(outer, name) ? outer[name] : undefined;
   if (own !== undefined) return typeof own === 'string' ? { to: own } : own;
+  const find = (key: string) => (Object.hasOwn(block, key) ? block[key] : undefined);
+  const facts = (found: PartName | string): PartName => (typeof found === 'string' ? { to: found } : found);
+  const [, at, bare] = /^blk\.(\d+)\.(\w+)$/.exec(name) ?? [];
+  const alone = bare === undefined ? undefined : find(`${bare}.`);
+  if (alone !== undefined) return { ...facts(alone), to: `${blocks}.${at}.${facts(alone).to}` };
   // Files of before April 2024 have each expert by itself.
-  const parts = /^blk\.(\d+)\.(\w+?)(?:\.(\d+))?\.(weight|bias)$/.exec(name);
+  const parts = /^blk\.(\d+)\.([a-z][\w.]*?)(?:\.(\d+))?\.(weight|bias|scale)$/.exec(name);
   if (!parts) return undefined;
   const [, layer, part, expert, suffix] = parts;
-  const find = (key: string) => (Object.hasOwn(block, key) ? block[key] : undefined);
   const whole = find(`${part}.${suffix}`);
+  if (whole === undefined && suffix === 'scale') return undefined;
   const found = whole ?? find(expert === undefined ? String(part) : `${part}_exps`);
   if (found === undefined) return undefined;
-  const { to, fix } = typeof found === 'string' ? { to: found, fix: undefined } : found;
-  return { to: `${blocks}.${layer}.${to}${whole === undefined ? `.${suffix}` : ''}`, ...(fix && { fix }), expert };
+  const { to, ...more } = facts(found);
+  return { to: `${blocks}.${layer}.${to}${whole === undefined ? `.${suffix}` : ''}`, ...more, expert };
 }

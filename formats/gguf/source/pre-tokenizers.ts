@@ -1,4 +1,4 @@
-import { PRE_TOKENIZERS } from '../tokenizer.js';
+import { SPLITS } from '../pre-tokenizers.js';
 
 /** How text is cut into words before BPE, as parts of tokenizer.json. */
 export interface PreTokenizer {
@@ -23,53 +23,23 @@ const split = (Regex: string): unknown => ({
 
 const sequence = (...pretokenizers: readonly unknown[]): unknown => ({ type: 'Sequence', pretokenizers });
 
-/** The patterns that lpq writes, by their names. */
-const PATTERNS = Object.fromEntries(Object.entries(PRE_TOKENIZERS).map(([pattern, name]) => [name, pattern]));
-
-const llama3: PreTokenizer = {
-  pre_tokenizer: sequence(split(PATTERNS['llama-bpe'] as string), BYTES),
-  ignore_merges: true,
-  bos: true,
+/** What lpq writes under a name. */
+const named = (name: string): unknown => {
+  const { patterns, words } = SPLITS[name] as (typeof SPLITS)[string];
+  const last = words === 'bytes' ? BYTES : GPT2;
+  return patterns.length === 0 ? last : sequence(...patterns.map(split), last);
 };
+
+const llama3: PreTokenizer = { pre_tokenizer: named('llama-bpe'), ignore_merges: true, bos: true };
 const cl100k: PreTokenizer = { pre_tokenizer: llama3.pre_tokenizer };
-const qwen2: PreTokenizer = { pre_tokenizer: sequence(split(PATTERNS.qwen2 as string), BYTES), normalizer: NFC };
+const glm4: PreTokenizer = { ...cl100k, ignore_merges: true };
+const qwen2: PreTokenizer = { pre_tokenizer: named('qwen2'), normalizer: NFC };
 const gpt2: PreTokenizer = { pre_tokenizer: GPT2 };
-/** Each digit is a word. */
-const digits: PreTokenizer = { pre_tokenizer: sequence(split('\\p{N}'), GPT2) };
-
-const UPPER = '[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]';
-const LOWER = '[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]';
-const TAIL = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?";
-const REST = ' ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+';
-
-/** o200k: words begin anew at capitals. */
-const o200k: PreTokenizer = {
-  pre_tokenizer: sequence(
-    split(
-      `[^\\r\\n\\p{L}\\p{N}]?${UPPER}*${LOWER}+${TAIL}|[^\\r\\n\\p{L}\\p{N}]?${UPPER}+${LOWER}*${TAIL}|\\p{N}{1,3}|${REST}`,
-    ),
-    BYTES,
-  ),
-};
-
-const tekken: PreTokenizer = {
-  pre_tokenizer: sequence(
-    split(`[^\\r\\n\\p{L}\\p{N}]?${UPPER}*${LOWER}+|[^\\r\\n\\p{L}\\p{N}]?${UPPER}+${LOWER}*|\\p{N}|${REST}`),
-    BYTES,
-  ),
-  ignore_merges: true,
-};
-
-const deepseekV3: PreTokenizer = {
-  pre_tokenizer: sequence(
-    split('\\p{N}{1,3}'),
-    split('[一-龥぀-ゟ゠-ヿ]+'),
-    split(
-      '[!"#$%&\'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+',
-    ),
-    BYTES,
-  ),
-};
+const digits: PreTokenizer = { pre_tokenizer: named('starcoder') };
+/** Words begin anew at capitals. */
+const o200k: PreTokenizer = { pre_tokenizer: named('gpt-4o') };
+const tekken: PreTokenizer = { pre_tokenizer: named('tekken'), ignore_merges: true };
+const deepseekV3: PreTokenizer = { pre_tokenizer: named('deepseek-v3') };
 
 /** By tokenizer.ggml.pre. */
 export const SOURCE_PRE_TOKENIZERS: Readonly<Record<string, PreTokenizer>> = {
@@ -77,10 +47,12 @@ export const SOURCE_PRE_TOKENIZERS: Readonly<Record<string, PreTokenizer>> = {
   llama3,
   'llama-v3': llama3,
   falcon3: llama3,
+  'falcon-h1': llama3,
+  lfm2: llama3,
   dbrx: cl100k,
   'smaug-bpe': cl100k,
   'chatglm-bpe': cl100k,
-  glm4: cl100k,
+  glm4,
   qwen2,
   'deepseek-r1-qwen': qwen2,
   megrez: qwen2,
@@ -97,5 +69,8 @@ export const SOURCE_PRE_TOKENIZERS: Readonly<Record<string, PreTokenizer>> = {
   'gpt-4o': o200k,
   llama4: { ...o200k, bos: true },
   tekken,
+  qwen35: { pre_tokenizer: named('qwen35'), normalizer: NFC },
+  'seed-coder': { pre_tokenizer: named('seed-coder') },
+  'minimax-m2': o200k,
   'deepseek-v3': deepseekV3,
 };

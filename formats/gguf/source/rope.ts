@@ -1,4 +1,4 @@
-import { llama3Factors } from '../model-metadata.js';
+import { llama3Factors } from '../rope-factors.js';
 import type { GgufFacts } from './facts.js';
 import { badGguf } from './file.js';
 
@@ -17,12 +17,14 @@ function scalingOf(facts: GgufFacts, base: number, headDim: number): Json | unde
   const original = facts.optional('rope.scaling.original_context_length');
   if (facts.has('rope_factors_long.weight')) {
     const [long_factor, short_factor] = ['long', 'short'].map((which) => [
-      ...floats(facts, `rope_factors_${which}.weight`),
+      ...facts.floats(`rope_factors_${which}.weight`),
     ]);
-    return { type: 'longrope', long_factor, short_factor };
+    const attention = facts.optional('rope.scaling.attn_factor');
+    return { type: 'longrope', long_factor, short_factor, ...(attention && { attention_factor: attention }) };
   }
   if (facts.has('rope_freqs.weight')) {
-    const found = llama3Scaling(floats(facts, 'rope_freqs.weight'), base, headDim);
+    if (facts.floats('rope_freqs.weight').some((factor) => factor >= 1e10)) return undefined;
+    const found = llama3Scaling(facts.floats('rope_freqs.weight'), base, headDim);
     if (found) return found;
     return badGguf(facts.file.path, "'rope_freqs.weight' stretches positions in a way that config.json cannot express");
   }
@@ -35,22 +37,24 @@ function scalingOf(facts: GgufFacts, base: number, headDim: number): Json | unde
       original_max_position_embeddings: original,
       ...beta(facts, 'beta_fast', 32),
       ...beta(facts, 'beta_slow', 1),
+      ...attentionFactor(facts, factor),
     };
   if (kind !== 'none' && kind !== 'longrope')
     return badGguf(facts.file.path, 'it stretches positions in a way that lpq does not know', { got: kind });
   return undefined;
 }
 
+/** What llama.cpp multiplies YaRN's own term by, as config.json has the product. */
+function attentionFactor(facts: GgufFacts, factor: number | undefined): Json {
+  const share = facts.optional('rope.scaling.attn_factor');
+  return share === undefined || factor === undefined
+    ? {}
+    : { attention_factor: share * (factor <= 1 ? 1 : 1 + 0.1 * Math.log(factor)) };
+}
+
 function beta(facts: GgufFacts, key: string, usual: number): Json {
   const value = facts.optional(`rope.scaling.yarn_${key}`);
   return value === undefined || value === usual ? {} : { [key]: value };
-}
-
-/** Elements of an F32 vector. */
-function floats(facts: GgufFacts, name: string): Float32Array {
-  const tensor = facts.file.tensors.get(name);
-  if (tensor?.type.holds !== 'F32') return badGguf(facts.file.path, `tensor '${name}' is missing or not F32`);
-  return new Float32Array(tensor.part.map.read(tensor.position, tensor.bytes).buffer);
 }
 
 /**

@@ -7,6 +7,7 @@ import { dtypeFacts, type SafetensorsDtype } from '../../safetensors/dtypes.js';
 import type { TensorEntry } from '../../safetensors/header.js';
 import type { TensorReader } from '../../safetensors/read.js';
 import { rowOrder } from '../names.js';
+import { moveChunks, stateOrder } from '../states.js';
 import { badGguf, GgufModelFile } from './file.js';
 import { joinLatent, type LatentHalves } from './latent.js';
 import { type GgufSourceModel, ggufSourceModel } from './model.js';
@@ -84,12 +85,13 @@ export class GgufTensors implements TensorReader {
     return out;
   }
 
-  private made({ entry, from, position, bytes, fix, minusOne }: Place): Tensor {
+  private made({ entry, from, position, bytes, fix, minusOne, minusExp, states }: Place): Tensor {
     const own = dtypeFacts(entry.dtype).native as DType;
     const { holds } = from.type;
     const { map } = from.part;
-    const order = this.orderOf(fix, entry);
-    if (typeof holds === 'string' && !order && !minusOne && fix !== 'turned')
+    const order = states === 'rows' || states === 'behind' ? this.stateRows(states, entry) : this.orderOf(fix, entry);
+    const columns = states === 'columns' ? this.stateRows('rows', entry, entry.shape[1]) : undefined;
+    if (typeof holds === 'string' && !order && !columns && !minusOne && !minusExp && fix !== 'turned')
       return map.tensor(own, entry.shape, position);
     const view = map.tensor('u8', [bytes], position);
     const stored = order ? takeRows(typed<Uint8Array>(view), order) : typed<Uint8Array>(view);
@@ -97,10 +99,18 @@ export class GgufTensors implements TensorReader {
     if (typeof holds === 'string') out.bytes().set(stored);
     else holds(stored, bytes / from.type.bytes, typed<Float32Array>(out));
     view.dispose();
+    if (columns) {
+      const [rows = 1, width = 1] = entry.shape;
+      const chunks = columns
+        .filter((_, i) => i % (width / this.stateHeads()) === 0)
+        .map((at) => at / (width / this.stateHeads()));
+      out.bytes().set(moveChunks(out.bytes(), rows, chunks));
+    }
     if (fix === 'turned') turn(out);
-    if (minusOne) {
+    if (minusOne || minusExp) {
       const values = typed<Float32Array>(out);
-      for (let i = 0; i < values.length; i++) values[i] = (values[i] as number) - 1;
+      const change = minusOne ? (value: number) => value - 1 : (value: number) => Math.log(-value);
+      for (let i = 0; i < values.length; i++) values[i] = change(values[i] as number);
     }
     return out;
   }
@@ -125,6 +135,25 @@ export class GgufTensors implements TensorReader {
     const found = this.places.get(name);
     if (found) return found;
     throw new LpqError('LPQ_TENSOR_MISSING', `${this.path} has no tensor for '${name}'`);
+  }
+
+  private stateHeads(): number {
+    return this.model.facts.number('ssm.time_step_rank');
+  }
+
+  /** The same of heads of values of a gated delta rule; undefined where each has keys of its own. */
+  private stateRows(
+    states: 'rows' | 'behind',
+    { shape }: TensorEntry,
+    count = shape[0] as number,
+  ): Int32Array | undefined {
+    const { facts } = this.model;
+    const [heads, keyHeads] = [this.stateHeads(), facts.number('ssm.group_count')];
+    if (heads === keyHeads) return undefined;
+    const before = states === 'behind' ? 2 * keyHeads * facts.number('ssm.state_size') : 0;
+    const back = new Int32Array(count);
+    for (const [stored, row] of stateOrder(count, heads, keyHeads, before).entries()) back[row] = stored;
+    return back;
   }
 
   /** Row r of the checkpoint is row order[r] of the file; undefined where they are the same. */

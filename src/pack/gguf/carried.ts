@@ -1,42 +1,80 @@
-import { ggufName, ggufOrder } from '../../../formats/gguf/names.js';
+import { type GgufName, ggufName, ggufOrder } from '../../../formats/gguf/names.js';
 import type { GgufTypeName } from '../../../formats/gguf/types.js';
 import type { TensorSpec } from '../../../formats/safetensors/header.js';
-import type { TensorReader } from '../../../formats/safetensors/read.js';
 import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../../../native/binding.js';
 import { ops } from '../../../native/ops.js';
-import { type GgufContext, orderOf, tensorName } from './context.js';
-import { searchRows, takeRows } from './encode.js';
+import { LpqError } from '../../core/error.js';
+import type { Carried } from '../../model/gguf/carried.js';
+import { stateGroups } from '../../model/gguf/facts.js';
+import { buildGraph } from '../../model/graph.js';
+import { columnsOf, type GgufContext, orderOf, tensorName } from './context.js';
+import { searchRows, takeColumns, takeRows } from './encode.js';
 
-/** A tensor that was not quantized, on its way into the file. */
+/** A tensor of the file that was not quantized: one of the checkpoint, or vectors of it that the file has as rows. */
 export interface CarriedPlan {
-  readonly source: TensorSpec;
+  readonly sources: readonly TensorSpec[];
+  readonly place: GgufName;
   /** In the file, the slice of experts included. */
   readonly name: string;
   readonly type: GgufTypeName;
   readonly shape: readonly number[];
 }
 
-/** Types of embeddings and output, and of everything else, as llama.cpp's own converter chooses them. */
+/**
+ * Types of embeddings and output, and of everything else, as llama.cpp's own converter chooses them. Throws LPQ_TARGET for a tensor
+ * that the model needs and llama.cpp has no place for.
+ */
 export function planCarried(carried: readonly TensorSpec[], context: GgufContext) {
-  const plans: CarriedPlan[] = [];
+  const { names, plan } = context.model;
+  const plans = new Map<string, CarriedPlan>();
   const left: string[] = [];
   for (const source of carried) {
-    const place = ggufName(source.name);
+    const place = ggufName(names, source.name);
     const plain = plainType(source.dtype);
-    if (!place || !plain) {
+    // A tied head is the embedding, whatever lies beside it.
+    if (!place || !plain || (plan.tied && place.name === 'output.weight')) {
       left.push(source.name);
       continue;
     }
-    // A gate with one output is a vector to llama.cpp.
-    const shape = source.shape.length === 2 && source.shape[0] === 1 ? source.shape.slice(1) : source.shape;
-    plans.push({ source, name: tensorName(place), type: typeOf(place.name, shape, plain, context), shape });
+    const row = place.expert !== undefined && source.shape.length === 1;
+    const name = row ? place.name : tensorName(place);
+    const sources = [...(plans.get(name)?.sources ?? []), source];
+    const shape = row ? [sources.length, ...source.shape] : shapeOf(context, place, source.shape);
+    plans.set(name, { sources, place, name, type: typeOf(place.name, shape, plain, context), shape });
   }
-  plans.sort((a, b) => ggufOrder(a.name) - ggufOrder(b.name));
-  return { plans, left };
+  requirePlaces(left, context);
+  const sorted = [...plans.values()].sort((a, b) => ggufOrder(names, a.name) - ggufOrder(names, b.name));
+  return { plans: sorted, left };
 }
 
+function requirePlaces(left: readonly string[], { model }: GgufContext): void {
+  const { outer, blocks } = buildGraph(model.plan);
+  const needed = left.find((name) => [outer, ...blocks.map(({ tensors }) => tensors)].some((all) => all.has(name)));
+  if (needed === undefined || (model.plan.tied && needed.endsWith('lm_head.weight'))) return;
+  throw new LpqError(
+    'LPQ_TARGET',
+    `llama.cpp's ${model.names.name} has no place for tensor '${needed}', which the model needs`,
+    {
+      hint: 'Pack for compressed-tensors, gptq or awq.',
+    },
+  );
+}
+
+/** A gate with one output is a vector to llama.cpp; Conv1D is turned over; parameters of states have shapes of their own. */
+function shapeOf({ model }: GgufContext, { fix }: GgufName, shape: readonly number[]): readonly number[] {
+  const [first = 1] = shape;
+  if (fix === 'squeezed') return shape.filter((_, axis) => axis !== 1);
+  if (fix === 'column') return [first, 1];
+  if (fix === 'groups') return [stateGroups(model.plan), first / stateGroups(model.plan)];
+  if (shape.length !== 2) return shape;
+  return fix === 'turned' ? shape.toReversed() : first === 1 ? shape.slice(1) : shape;
+}
+
+/** Tensors of two dimensions that llama.cpp reads as f32. */
+const WIDE = /ffn_gate_inp|position_embd|_norm\.|_exps\.bias|ssm_(conv1d|a|d|norm)\b|shortconv\.conv/;
+
 function typeOf(name: string, shape: readonly number[], plain: GgufTypeName, context: GgufContext): GgufTypeName {
-  if (shape.length === 1 || name.includes('ffn_gate_inp')) return 'f32';
+  if (shape.length === 1 || WIDE.test(name)) return 'f32';
   if (name !== 'token_embd.weight' && name !== 'output.weight') return plain;
   const columns = shape[1] as number;
   if (columns % 256 === 0 && context.search !== 'q8_0') return 'q6_k';
@@ -47,36 +85,63 @@ function plainType(dtype: string): GgufTypeName | undefined {
   return ({ F32: 'f32', F16: 'f16', BF16: 'bf16', F64: 'f32' } as const)[dtype as 'F32'];
 }
 
+/** Ways of a tensor into the file that change the order of its rows. */
+const REORDERED: ReadonlySet<string> = new Set(['interleaved-q', 'interleaved-k', 'heads']);
+
 /** Its bytes. The caller disposes of them. */
 export async function carriedBytes(
   rt: NativeRuntime,
-  weights: TensorReader,
+  carried: Carried,
   plan: CarriedPlan,
   context: GgufContext,
 ): Promise<Tensor> {
-  const { source, type } = plan;
-  const stored = weights.tensor(source.name);
-  const place = ggufName(source.name);
-  let tensor =
-    stored.dtype === 'f64'
-      ? fromTyped('f32', stored.shape, Float32Array.from(typed<Float64Array>(stored)))
-      : stored.view(stored.shape);
-  stored.dispose();
-  const replace = (next: Tensor): void => {
-    tensor.dispose();
-    tensor = next;
-  };
+  const { sources, place, type, shape } = plan;
+  const [first] = sources as [TensorSpec];
   if (type === 'q6_k' || type === 'q8_0') {
-    replace(await searchRows(rt, source.name, tensor, type));
-    return tensor;
+    const stored = narrowed(await carried.tensor(first.name));
+    const blocks = await searchRows(rt, first.name, stored, type);
+    stored.dispose();
+    return blocks;
   }
-  if (tensor.dtype !== type) {
-    const cast = allocate(type as 'f32' | 'f16' | 'bf16', tensor.shape);
-    ops.cast(rt, tensor, cast);
+  const whole = allocate(type as 'f32' | 'f16' | 'bf16', shape);
+  for (const [row, { name }] of sources.entries()) {
+    const stored = narrowed(await carried.tensor(name));
+    const count = stored.shape.reduce((a, b) => a * b, 1);
+    const part = whole.view([count], row * count);
+    const flat = stored.view([count]);
+    ops.cast(rt, flat, part);
     await rt.sync();
-    replace(cast);
+    for (const tensor of [stored, part, flat]) tensor.dispose();
   }
-  if (place?.heads && context.model.architecture.interleaved)
-    replace(await takeRows(rt, tensor, orderOf(context, place, tensor.shape[0] as number)));
-  return tensor;
+  if (context.model.names.normsPlusOne && !place.plain && first.name.endsWith('norm.weight'))
+    change(whole, (value) => value + 1);
+  if (place.minusExp) change(whole, (value) => -Math.exp(value));
+  if (place.fix === 'turned' && shape.length === 2) turn(whole);
+  if (place.states === 'columns') return takeColumns(whole, columnsOf(context, place));
+  if (!place.states && !(place.fix && REORDERED.has(place.fix))) return whole;
+  const moved = await takeRows(rt, whole, orderOf(context, place, whole.shape[0] as number));
+  whole.dispose();
+  return moved;
+}
+
+/** F64 as f32. */
+function narrowed(stored: Tensor): Tensor {
+  if (stored.dtype !== 'f64') return stored;
+  const narrow = fromTyped('f32', stored.shape, Float32Array.from(typed<Float64Array>(stored)));
+  stored.dispose();
+  return narrow;
+}
+
+function change(tensor: Tensor, to: (value: number) => number): void {
+  const values = typed<Float32Array>(tensor);
+  for (let i = 0; i < values.length; i++) values[i] = to(values[i] as number);
+}
+
+/** Elements of [K, N] become those of [N, K], in place of a tensor that has that shape already. */
+function turn(tensor: Tensor): void {
+  const [n, k] = tensor.shape as [number, number];
+  const values = typed<Float32Array | Uint16Array>(tensor);
+  const stored = values.slice();
+  for (let row = 0; row < n; row++)
+    for (let column = 0; column < k; column++) values[row * k + column] = stored[column * n + row] as number;
 }

@@ -1,7 +1,11 @@
+import { dequantizeModule } from '../../../formats/canonical/dequantize.js';
+import type { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
+import { moveChunks } from '../../../formats/gguf/states.js';
 import { type GgufTypeName, ggufType, rowBytes } from '../../../formats/gguf/types.js';
 import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../../../native/binding.js';
 import { ops } from '../../../native/ops.js';
 import { LpqError } from '../../core/error.js';
+import type { WeightSource } from '../../model/source.js';
 import { hasForm, integerForm } from '../integer-form.js';
 import { offsetZeros } from '../operands.js';
 import type { PackJob } from '../target.js';
@@ -87,6 +91,37 @@ function half(bits: number): number {
   return bits & 0x8000 ? -magnitude : magnitude;
 }
 
+/**
+ * A weight F32 [N, K] as it was before quantizing, where `source` has it, or as it was quantized. `turned`: checkpoints of this
+ * architecture have it as [K, N]. Throws LPQ_TENSOR_SHAPE.
+ */
+export async function moduleWeight(
+  rt: NativeRuntime,
+  checkpoint: CanonicalCheckpoint,
+  name: string,
+  source: WeightSource | undefined,
+  turned = false,
+): Promise<Tensor> {
+  if (!source) return dequantizeModule(rt, checkpoint, name);
+  const { shape } = checkpoint.module(name);
+  const across = turned && !source.quantized?.(`${name}.weight`);
+  const expected = across ? shape.toReversed() : shape;
+  const stored = await source.tensor(`${name}.weight`);
+  if (`${stored.shape}` !== `${expected}`)
+    throw new LpqError('LPQ_TENSOR_SHAPE', `'${name}.weight' of ${source.dir} is not the one that was quantized`, {
+      got: `[${stored.shape}]`,
+      expected: `[${expected}]`,
+      hint: 'Give the checkpoint that was quantized as --source.',
+    });
+  const wide = allocate('f32', expected);
+  ops.cast(rt, stored, wide);
+  const weight = across ? allocate('f32', shape) : wide;
+  if (across) ops.transpose(rt, wide, weight);
+  await rt.sync();
+  for (const each of across ? [stored, wide] : [stored]) each.dispose();
+  return weight;
+}
+
 /** What a search found. */
 export interface Searched {
   /** U8 [N, bytes of a row]. */
@@ -151,6 +186,15 @@ export async function searchRows(rt: NativeRuntime, name: string, weight: Tensor
     for (const tensor of [part, wide, found.blocks, found.mean]) tensor.dispose();
   }
   return blocks;
+}
+
+/** Chunks of every row in another order, or back, in place. */
+export function takeColumns(tensor: Tensor, order: Int32Array | undefined, back = false): Tensor {
+  if (order)
+    tensor
+      .bytes()
+      .set(moveChunks(tensor.bytes(), tensor.shape.length > 1 ? (tensor.shape[0] as number) : 1, order, back));
+  return tensor;
 }
 
 /** Rows of a tensor in another order, any dtype. The caller disposes of it. */

@@ -30,9 +30,10 @@ export function tensorPlans(plan: PackPlan, context: GgufContext, carried: reado
     add(tensorName(context.place(name)), type as GgufTypeName, shape);
   }
   for (const { name, type, shape } of carried) add(name, type, shape);
-  if (context.model.ropeFactors) add('rope_freqs.weight', 'f32', [context.model.ropeFactors.length]);
+  const { names } = context.model;
+  for (const [name, factors] of context.model.ropeTensors) add(name, 'f32', [factors.length]);
   return [...plans]
-    .sort(([a], [b]) => ggufOrder(a) - ggufOrder(b) || compareNatural(a, b))
+    .sort(([a], [b]) => ggufOrder(names, a) - ggufOrder(names, b) || compareNatural(a, b))
     .map(([name, { type, shape, slices }]) => {
       if (slices > 0 && slices !== context.model.experts)
         throw new LpqError('LPQ_TENSOR_MISSING', `${name} has ${slices} experts`, { expected: context.model.experts });

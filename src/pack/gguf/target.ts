@@ -4,10 +4,10 @@ import { type GgufTypeName, ggufType, rowBytes } from '../../../formats/gguf/typ
 import { LpqError } from '../../core/error.js';
 import { printGranularity } from '../../core/granularity.js';
 import type { Decision, ModuleFacts, PackTarget } from '../target.js';
-import { createContext, type GgufContext, headsOf, orderOf, tensorName } from './context.js';
-import { encodeCodes, encodeFours, searchBlocks } from './encode.js';
+import { columnsOf, createContext, type GgufContext, headsOf, orderOf, tensorName } from './context.js';
+import { encodeCodes, encodeFours, moduleWeight, searchBlocks, takeColumns } from './encode.js';
 import { ownForm } from './forms.js';
-import { moduleWeight, writeGguf } from './write.js';
+import { writeGguf } from './write.js';
 
 /** GGUF of blocks from the codes, or of one searched type. */
 export function ggufTarget(search?: GgufTypeName): PackTarget {
@@ -52,11 +52,14 @@ function bound(
       if ('reason' in form) throw new LpqError('LPQ_INTERNAL', `module '${name}' has no form: ${form.reason}`);
       const place = context.place(name);
       const order = orderOf(context, place, module.shape[0]);
+      const chunks = columnsOf(context, place);
       if (form.kind === 'fours')
-        return new Map([[tensorName(place), encodeFours({ checkpoint, name, module }, order)]]);
+        return new Map([[tensorName(place), takeColumns(encodeFours({ checkpoint, name, module }, order), chunks)]]);
       if (form.kind === 'codes')
-        return new Map([[tensorName(place), await encodeCodes({ rt, checkpoint, name, module }, form, order)]]);
-      const weight = await moduleWeight(rt, checkpoint, name, undefined);
+        return new Map([
+          [tensorName(place), takeColumns(await encodeCodes({ rt, checkpoint, name, module }, form, order), chunks)],
+        ]);
+      const weight = takeColumns(await moduleWeight(rt, checkpoint, name, undefined), chunks);
       const { blocks, mean } = await searchBlocks(rt, name, weight, form.type, order);
       for (const tensor of [weight, mean]) tensor.dispose();
       return new Map([[tensorName(place), blocks]]);
@@ -84,7 +87,8 @@ function decide(
   });
   const module = checkpoint.module(name);
   const place = context.place(name);
-  if (place.heads && n % (headsOf(context, place) * 2) !== 0)
+  const heads = headsOf(context, place);
+  if (heads !== undefined && n % (heads * 2) !== 0)
     throw new LpqError('LPQ_CONFIG', `${checkpoint.dir}: the rows of '${name}' are not whole heads`, { got: n });
   // Zero points beyond the range of the codes show in the facts alone.
   const own = context.search === undefined ? ownForm(module, facts) : context.form(name);
@@ -115,7 +119,9 @@ function stackProblem(
   place: GgufName,
   type: GgufTypeName,
 ): string | undefined {
-  const siblings = checkpoint.moduleNames().filter((each) => ggufName(`${each}.weight`)?.name === place.name);
+  const siblings = checkpoint
+    .moduleNames()
+    .filter((each) => ggufName(model.names, `${each}.weight`)?.name === place.name);
   if (siblings.length !== model.experts) return `only ${siblings.length} of its ${model.experts} experts are quantized`;
   for (const sibling of siblings) {
     const other = form(sibling);

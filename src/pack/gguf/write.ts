@@ -3,7 +3,6 @@ import { setImmediate } from 'node:timers/promises';
 import { type ArtifactManifest, artifactSchema, type PackedModule } from '../../../formats/artifact/schema.js';
 import { sealManifest } from '../../../formats/artifact/seal.js';
 import { hashFile } from '../../../formats/artifact/write.js';
-import { dequantizeModule } from '../../../formats/canonical/dequantize.js';
 import { compareNatural } from '../../../formats/canonical/order.js';
 import type { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
 import { openSource } from '../../../formats/canonical/source.js';
@@ -15,9 +14,9 @@ import { GgufWriter } from '../../../formats/gguf/write.js';
 import { readConfigText } from '../../../formats/safetensors/checkpoint.js';
 import { fromNativeDtype } from '../../../formats/safetensors/dtypes.js';
 import { hashTensor } from '../../../formats/safetensors/hash.js';
-import { allocate, type NativeRuntime, type Tensor } from '../../../native/binding.js';
-import { ops } from '../../../native/ops.js';
+import type { NativeRuntime, Tensor } from '../../../native/binding.js';
 import { LpqError } from '../../core/error.js';
+import { carriedOf } from '../../model/gguf/carried.js';
 import type { WeightSource } from '../../model/source.js';
 import { packedCard } from '../card.js';
 import { declaration } from '../declaration.js';
@@ -26,35 +25,12 @@ import type { PackPlan } from '../plan.js';
 import type { Decision } from '../target.js';
 import { plainWeight, stopIfAborted } from '../write-modules.js';
 import { carriedBytes, planCarried } from './carried.js';
-import { type GgufContext, orderOf, tensorName } from './context.js';
-import { encodeCodes, encodeFours, searchBlocks, takeRows } from './encode.js';
+import { columnsOf, type GgufContext, orderOf, tensorName } from './context.js';
+import { encodeCodes, encodeFours, moduleWeight, searchBlocks, takeColumns, takeRows } from './encode.js';
 import { fileMetadata, tensorPlans } from './header.js';
 import { openWeighting, type Weighting } from './importance.js';
 
 export const GGUF_FILE = 'model.gguf';
-
-/** A weight F32 [N, K] as it was before quantizing, where `source` has it, or as it was quantized. Throws LPQ_TENSOR_SHAPE. */
-export async function moduleWeight(
-  rt: NativeRuntime,
-  checkpoint: CanonicalCheckpoint,
-  name: string,
-  source: WeightSource | undefined,
-): Promise<Tensor> {
-  if (!source) return dequantizeModule(rt, checkpoint, name);
-  const { shape } = checkpoint.module(name);
-  const stored = await source.tensor(`${name}.weight`);
-  if (`${stored.shape}` !== `${shape}`)
-    throw new LpqError('LPQ_TENSOR_SHAPE', `'${name}.weight' of ${source.dir} is not the one that was quantized`, {
-      got: `[${stored.shape}]`,
-      expected: `[${shape}]`,
-      hint: 'Give the checkpoint that was quantized as --source.',
-    });
-  const wide = allocate('f32', shape);
-  ops.cast(rt, stored, wide);
-  await rt.sync();
-  stored.dispose();
-  return wide;
-}
 
 /**
  * One directory: model.gguf, lpq.json, and every file of the model that is no weight. Throws as packCheckpoint does, and
@@ -63,8 +39,12 @@ export async function moduleWeight(
 export async function writeGguf(request: PackRequest, plan: PackPlan, context: GgufContext): Promise<PackReport> {
   const { input, runtime: rt, signal } = request;
   const start = performance.now();
-  const { plans: carried, left } = planCarried(plan.carried, context);
-  const tokenizer = ggufTokenizer(input.dir, input.config, context.model.vocab);
+  const split = carriedOf(
+    input,
+    plan.carried.map(({ name }) => name),
+  );
+  const { plans: carried, left } = planCarried(split.specs, context);
+  const tokenizer = ggufTokenizer(input.dir, input.config, context.model.plan.vocab);
   const notes = [...plan.notes, ...context.model.notes, ...tokenizer.notes];
   if (left.length > 0)
     notes.push(
@@ -109,14 +89,14 @@ export async function writeGguf(request: PackRequest, plan: PackPlan, context: G
     const hashes: Record<string, string> = {};
     for (const each of carried) {
       stopIfAborted(signal);
-      input.requireCarried(each.source.name, await carriedHash(input, each.source.name));
-      const tensor = await carriedBytes(rt, input.weights, each, context);
+      for (const name of new Set(each.sources.map((source) => split.stored(source.name))))
+        input.requireCarried(name, await carriedHash(input, name));
+      const tensor = await carriedBytes(rt, split, each, context);
       const [, stack = each.name, slice = '0'] = /^(.*)\[(\d+)\]$/.exec(each.name) ?? [];
       hashes[each.name] = await writer.write(stack, tensor, Number(slice));
       tensor.dispose();
     }
-    const { ropeFactors } = context.model;
-    if (ropeFactors) hashes['rope_freqs.weight'] = await writer.write('rope_freqs.weight', ropeFactors);
+    for (const [name, factors] of context.model.ropeTensors) hashes[name] = await writer.write(name, factors);
     await writer.finish();
     const manifest = await writeManifest(output, plan, modules, hashes, request);
     await request.onComplete?.(output.path);
@@ -166,6 +146,7 @@ async function writeModule(
   const module = input.module(name);
   const place = context.place(name);
   const order = orderOf(context, place, module.shape[0]);
+  const chunks = columnsOf(context, place);
   const form = context.form(name);
   const { notes, canonical, ...entry } = declaration(input, name, decision, plan.target);
   const found: string[] = [];
@@ -174,17 +155,18 @@ async function writeModule(
   if (decision.action === 'fallback') {
     const plain = await plainWeight(rt, input, name);
     weight = await hashWeight(name, plain);
-    tensor = await takeRows(rt, plain, order);
+    tensor = takeColumns(await takeRows(rt, plain, order), chunks);
     plain.dispose();
   } else if ('reason' in form) throw new LpqError('LPQ_INTERNAL', `module '${name}' has no form: ${form.reason}`);
-  else if (form.kind === 'fours') tensor = encodeFours({ checkpoint: input, name, module }, order);
+  else if (form.kind === 'fours') tensor = takeColumns(encodeFours({ checkpoint: input, name, module }, order), chunks);
   else if (form.kind === 'codes') {
-    tensor = await encodeCodes({ rt, checkpoint: input, name, module }, form, order);
+    tensor = takeColumns(await encodeCodes({ rt, checkpoint: input, name, module }, form, order), chunks);
   } else {
-    const wide = await moduleWeight(rt, input, name, source);
-    const columns = weighting?.of(place, name, module.shape[1]);
+    const wide = takeColumns(await moduleWeight(rt, input, name, source, place.fix === 'turned'), chunks);
+    const weights = weighting?.of(place, name, module.shape[1]);
+    const columns = weights && takeColumns(weights, chunks);
     const { blocks, mean, error, norm } = await searchBlocks(rt, name, wide, form.type, order, columns);
-    weight = await hashWeight(name, mean);
+    weight = await hashWeight(name, takeColumns(mean, chunks, true));
     for (const each of [wide, mean, columns]) each?.dispose();
     tensor = blocks;
     const from = source ? 'the source' : 'the quantized weights';

@@ -2,44 +2,68 @@ import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
-import { ggufModel } from '../../../formats/gguf/model-metadata.js';
-import { ggufName, ggufOrder } from '../../../formats/gguf/names.js';
+import { ggufArchitecture } from '../../../formats/gguf/architectures/index.js';
+import { ggufName as nameIn, ggufOrder as orderIn } from '../../../formats/gguf/names.js';
 import { ggufTokenizer } from '../../../formats/gguf/tokenizer.js';
+import { ggufModel } from '../../../src/model/gguf/model.js';
 import { designed, scratch } from '../scratch.js';
 
 const BASE = {
   model_type: 'llama',
   hidden_size: 64,
   num_attention_heads: 4,
+  num_key_value_heads: 4,
   num_hidden_layers: 2,
   intermediate_size: 128,
   max_position_embeddings: 8192,
   vocab_size: 300,
 };
 
+const MOE = {
+  ...{ model_type: 'qwen3_moe', num_experts: 4, num_experts_per_tok: 2, moe_intermediate_size: 32 },
+  ...{ norm_topk_prob: true },
+};
+const LLAMA3 = {
+  ...{ rope_type: 'llama3', factor: 8, low_freq_factor: 1, high_freq_factor: 4 },
+  original_max_position_embeddings: 8192,
+};
+const MIXED = ['sliding_attention', 'full_attention'];
+
 test('what llama.cpp would compute otherwise is refused, naming it', () => {
   const cases: [object, RegExp][] = [
-    [{ model_type: 'gemma2' }, /no table for GGUF of model_type 'gemma2'/],
+    [{ model_type: 'opt' }, /no table for GGUF of model_type 'opt'/],
     [{ model_type: 'constructor' }, /'constructor'/],
     [{ rope_scaling: { rope_type: 'dynamic', factor: 2 } }, /RoPE scaling/],
-    [{ rope_parameters: { rope_type: 'yarn', factor: 2, attention_factor: 1.5 } }, /RoPE scaling/],
-    [{ model_type: 'qwen3_moe', num_experts: 4, num_experts_per_tok: 2, moe_intermediate_size: 32 }, /norm_topk_prob/],
+    [{ rope_parameters: { rope_type: 'yarn', factor: 2, beta_fast: 16 } }, /RoPE scaling.*beta_fast 16/],
+    [{ model_type: 'qwen2', rope_scaling: LLAMA3 }, /RoPE scaling.*got llama3/],
+    [{ ...MOE, norm_topk_prob: false }, /norm_topk_prob.*got false.*expected true/],
+    [{ ...MOE, mlp_only_layers: [0] }, /whether block 0 has experts/],
+    [{ model_type: 'gemma2', head_dim: 16, query_pre_attn_scalar: 4 }, /gemma2 differently: the scale of attention/],
+    [{ model_type: 'gemma2', head_dim: 16, tie_word_embeddings: false }, /the head is the embedding/],
+    [{ model_type: 'olmo2', tie_word_embeddings: true }, /wants a head of its own/],
+    [{ model_type: 'arcee', mlp_bias: true }, /biases of MLPs/],
+    [{ model_type: 'seed_oss', attention_out_bias: true }, /a bias of attention's output of block 0/],
+    [{ model_type: 'starcoder2', hidden_act: 'relu' }, /the activation.*got relu.*gelu_tanh or gelu/],
+    [{ model_type: 'smollm3', no_rope_layer_interval: 2 }, /whether block 1 rotates positions/],
+    [{ model_type: 'cohere', use_qk_norm: true }, /norms of q and k in models of 64 blocks/],
+    [{ model_type: 'exaone4', sliding_window: 64, layer_types: MIXED }, /windows in models of 64 blocks/],
+    [{ ...MOE, model_type: 'olmoe', num_key_value_heads: 2 }, /as many heads of keys as of queries/],
     [
-      {
-        ...{ model_type: 'qwen3_moe', num_experts: 4, num_experts_per_tok: 2, moe_intermediate_size: 32 },
-        ...{ norm_topk_prob: true, mlp_only_layers: [0] },
-      },
-      /mlp_only_layers/,
+      { model_type: 'lfm2', norm_eps: 1e-5, layer_types: ['conv', 'full_attention'], conv_bias: true },
+      /biases of conv/,
     ],
+    [
+      { model_type: 'llama4_text', attention_chunk_size: 64, no_rope_layers: [1, 1] },
+      /chunks of attention of block 0.*got 64.*8192/,
+    ],
+    [{ model_type: 'phimoe' }, /'phimoe' to GGUF.*SparseMixer/],
+    [{ model_type: 'falcon_h1' }, /'falcon_h1' to GGUF.*multipliers/],
   ];
   for (const [config, message] of cases)
     assert.throws(() => ggufModel('DIR', { ...BASE, ...config }), designed('LPQ_TARGET', message));
   const { hidden_size: _, ...lacking } = BASE;
-  assert.throws(() => ggufModel('DIR', lacking), designed('LPQ_CONFIG', /lacks 'hidden_size'/));
-  assert.throws(
-    () => ggufModel('DIR', { ...BASE, vocab_size: 'many' }),
-    designed('LPQ_CONFIG', /'vocab_size' is not a number/),
-  );
+  assert.throws(() => ggufModel('DIR', lacking), designed('LPQ_CONFIG', /hidden_size/));
+  assert.throws(() => ggufModel('DIR', { ...BASE, vocab_size: 'many' }), designed('LPQ_CONFIG', /vocab_size/));
 });
 
 test('what config.json leaves out is what the class takes, not what Llama does', () => {
@@ -61,7 +85,8 @@ test('the factors of Llama 3.1: short waves stay, long ones are stretched', () =
     ...{ rope_type: 'llama3', factor: 8, low_freq_factor: 1, high_freq_factor: 4 },
     original_max_position_embeddings: 8192,
   };
-  const { ropeFactors } = ggufModel('DIR', { ...BASE, head_dim: 128, rope_theta: 500_000, rope_scaling });
+  const { ropeTensors } = ggufModel('DIR', { ...BASE, head_dim: 128, rope_theta: 500_000, rope_scaling });
+  const ropeFactors = ropeTensors.get('rope_freqs.weight');
   assert.equal(ropeFactors?.length, 64);
   assert.equal(ropeFactors?.[0], 1);
   assert.equal(ropeFactors?.[63], 8);
@@ -69,15 +94,21 @@ test('the factors of Llama 3.1: short waves stay, long ones are stretched', () =
   const first = [...(ropeFactors ?? [])].findIndex((factor) => factor > 1);
   const wavelength = (i: number) => 2 * Math.PI * 500_000 ** (i / 64);
   assert.ok(wavelength(first - 1) < 2048 && wavelength(first) >= 2048);
-  assert.equal(ggufModel('DIR', BASE).ropeFactors, undefined);
+  assert.equal(ggufModel('DIR', BASE).ropeTensors.size, 0);
 });
 
+const ggufName = (name: string, type = 'llama') => nameIn(ggufArchitecture(type)!, name);
+const ggufOrder = (name: string) => orderIn(ggufArchitecture('llama')!, name);
+
 test('names: experts of both families, biases, and what has no place', () => {
-  assert.deepEqual(ggufName('model.layers.3.block_sparse_moe.experts.7.w2.weight'), {
+  assert.deepEqual(ggufName('model.layers.3.block_sparse_moe.experts.7.w2.weight', 'mixtral'), {
     name: 'blk.3.ffn_down_exps.weight',
     expert: 7,
   });
-  assert.deepEqual(ggufName('model.layers.0.self_attn.k_proj.bias'), { name: 'blk.0.attn_k.bias', heads: 'k' });
+  assert.deepEqual(ggufName('model.layers.0.self_attn.k_proj.bias'), {
+    name: 'blk.0.attn_k.bias',
+    fix: 'interleaved-k',
+  });
   for (const name of [
     'model.layers.0.self_attn.rotary_emb.inv_freq',
     'model.mtp.0.weight',
@@ -128,7 +159,7 @@ test('a tokenizer with byte fallback: types, scores by the rank of merges, added
 });
 
 test('splitting patterns have names; an unknown one is told; other tokenizers are refused', () => {
-  const bpe = { type: 'BPE', vocab: { a: 0 }, merges: [] };
+  const bpe = { type: 'BPE', vocab: { a: 0 }, merges: [], ignore_merges: true };
   const split = (Regex: string) => ({
     type: 'Sequence',
     pretokenizers: [

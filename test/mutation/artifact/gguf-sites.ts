@@ -47,6 +47,8 @@ export function* ggufSites({ gguf }: Artifact): Iterable<Site> {
 
 function others(entry: GgufValue): [string, GgufValue][] {
   switch (entry.type) {
+    case 'bools':
+      return [['all turned', { type: 'bools', value: entry.value.map((each) => !each) }]];
     case 'bool':
       return [['turned', { type: 'bool', value: !entry.value }]];
     case 'string':

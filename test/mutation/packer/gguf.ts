@@ -48,15 +48,23 @@ export const GGUF_MUTANTS: readonly Mutant[] = [
     ],
     ["text('llama')", "text('gpt2')", 'pieces are called BPE of bytes'],
   ]),
-  ...mutants('formats/gguf/model-metadata', GGUF, [
-    ["optional('rms_norm_eps') ?? epsilon", '1e-6', 'the epsilon is the default'],
-    ["u32(number('max_position_embeddings'))", 'u32(2048)', 'the context is 2048'],
-    ['u32(kvHeads)', 'u32(heads)', 'as many key heads as query heads'],
-    ['f32(base)', 'f32(10000)', 'the base of RoPE is 10000'],
+  ...mutants('src/model/gguf/entries', GGUF, [
+    ['f32(norm?.epsilon ?? 0)]', 'f32(1e-6)]', 'the epsilon is the default'],
+    ['u32(plan.embedding.positions?.count ?? context)', 'u32(2048)', 'the context is 2048'],
+    ['u32(routing.perToken)', 'u32(1)', 'one expert a token'],
+    [
+      "['expert_feed_forward_length', u32(intermediate)]",
+      "['expert_feed_forward_length', u32(1)]",
+      'experts of width 1',
+    ],
+    ["['lpq.model_type', text(modelType)]", "['lpq.model_type', text('llama')]", 'the model is called Llama'],
+  ]),
+  ...mutants('src/model/gguf/rope', GGUF, [
+    ["['rope.freq_base', f32(rope.theta)]", "['rope.freq_base', f32(10000)]", 'the base of RoPE is 10000'],
+    ["new Map([['rope_freqs.weight', factors]])", 'new Map()', 'the factors of RoPE are lost'],
+  ]),
+  ...mutants('formats/gguf/rope-factors', GGUF, [
     ['if (wavelength > original / low)\n            return factor;', '', 'low frequencies of RoPE are not stretched'],
-    ["u32(number('num_experts_per_tok'))", 'u32(1)', 'one expert a token'],
-    ['u32(number(...architecture.experts.width))', 'u32(1)', 'experts of width 1'],
-    ['factors = llama3Factors(', 'factors = undefined && llama3Factors(', 'the factors of RoPE are lost'],
   ]),
   ...mutants('formats/gguf/names', GGUF, [
     [
@@ -64,42 +72,39 @@ export const GGUF_MUTANTS: readonly Mutant[] = [
       'row',
       'rows of queries and keys are not interleaved',
     ],
+  ]),
+  ...mutants('formats/gguf/architectures/parts', GGUF, [
     [
-      "'self_attn.k_proj': 'attn_k',\n    'self_attn.v_proj': 'attn_v'",
-      "'self_attn.k_proj': 'attn_v',\n    'self_attn.v_proj': 'attn_k'",
+      "attn_k: 'self_attn.k_proj',\n    attn_v: 'self_attn.v_proj'",
+      "attn_k: 'self_attn.v_proj',\n    attn_v: 'self_attn.k_proj'",
       'keys and values are exchanged',
     ],
     [
-      "'mlp.gate_proj': 'ffn_gate',\n    'mlp.up_proj': 'ffn_up'",
-      "'mlp.gate_proj': 'ffn_up',\n    'mlp.up_proj': 'ffn_gate'",
+      "ffn_gate: 'mlp.gate_proj', ffn_up: 'mlp.up_proj'",
+      "ffn_gate: 'mlp.up_proj', ffn_up: 'mlp.gate_proj'",
       'gate and up are exchanged',
     ],
     [
-      'const inner = Object.hasOwn(INNER, path) ? INNER[path] : undefined;',
-      "const inner = path.endsWith('layernorm') ? (path.startsWith('input') ? 'ffn_norm' : 'attn_norm') : Object.hasOwn(INNER, path) ? INNER[path] : undefined;",
+      "...ATTENTION, ffn_norm: 'post_attention_layernorm', ...MLP",
+      "...ATTENTION, attn_norm: 'post_attention_layernorm', ffn_norm: 'input_layernorm', ...MLP",
       'the two norms of a block are exchanged',
     ],
     [
-      "gate_proj: 'ffn_gate_exps',\n    up_proj: 'ffn_up_exps'",
-      "gate_proj: 'ffn_up_exps',\n    up_proj: 'ffn_gate_exps'",
+      'ffn_gate_exps: gate, ffn_up_exps: up,',
+      'ffn_gate_exps: up, ffn_up_exps: gate,',
       'gate and up of experts are exchanged',
-    ],
-    [
-      "qwen3_moe: { name: 'qwen3moe', interleaved: false",
-      "qwen3_moe: { name: 'qwen3moe', interleaved: true",
-      'rows of Qwen are interleaved',
     ],
   ]),
   ...mutants(
-    'formats/gguf/names',
+    'formats/gguf/architectures/parts',
     ['gguf/mixed'],
     [
       [
-        "'model.norm.weight': 'output_norm.weight'",
-        "'model.norm.weight': 'output_norm.bias'",
+        "'output_norm.weight': 'model.norm.weight'",
+        "'output_norm.bias': 'model.norm.weight'",
         'the last norm has another name',
       ],
-      ["'lm_head.weight': 'output.weight',", '', 'the head is left out'],
+      ["'output.weight': 'lm_head.weight',\n};\nconst ATTENTION", '};\nconst ATTENTION', 'the head is left out'],
     ],
   ),
   ...mutants('formats/gguf/metadata', GGUF, [
@@ -123,24 +128,24 @@ export const GGUF_MUTANTS: readonly Mutant[] = [
   ]),
   ...mutants('src/pack/gguf/carried', GGUF, [
     [
-      'replace(await searchRows(rt, source.name, tensor, type));',
-      'replace(await searchRows(rt, source.name, tensor, type)); { const b = tensor.bytes(); const w = b.length / tensor.shape[0]; const own = Uint8Array.from(b); b.set(own.subarray(0, b.length - w), w); }',
+      'const blocks = await searchRows(rt, first.name, stored, type);',
+      'const blocks = await searchRows(rt, first.name, stored, type); { const b = blocks.bytes(); const w = b.length / blocks.shape[0]; const own = Uint8Array.from(b); b.set(own.subarray(0, b.length - w), w); }',
       'rows of the embedding are displaced by one',
     ],
     [
-      'replace(await searchRows(rt, source.name, tensor, type));',
-      'replace(await searchRows(rt, source.name, tensor, type)); { const b = tensor.bytes(); const w = b.length / tensor.shape[0]; b.fill(0, b.length - w); }',
+      'const blocks = await searchRows(rt, first.name, stored, type);',
+      'const blocks = await searchRows(rt, first.name, stored, type); { const b = blocks.bytes(); const w = b.length / blocks.shape[0]; b.fill(0, b.length - w); }',
       'the last row of the embedding is zero',
     ],
     [
-      "if (shape.length === 1 || name.includes('ffn_gate_inp'))\n        return 'f32';",
-      "if (shape.length === 1)\n        return 'f32';",
+      'if (shape.length === 1 || WIDE.test(name))',
+      'if (shape.length === 1)',
       'the router is of the type of the source',
       'the same numbers in a type that llama.cpp multiplies as well',
     ],
     [
-      'ops.cast(rt, tensor, cast);',
-      'ops.cast(rt, tensor, cast); await rt.sync(); cast.bytes().fill(0, 0, 4);',
+      'ops.cast(rt, flat, part);',
+      'ops.cast(rt, flat, part); await rt.sync(); part.bytes().fill(0, 0, 4);',
       'the first number of a norm is zero',
     ],
   ]),
@@ -156,14 +161,10 @@ export const GGUF_MUTANTS: readonly Mutant[] = [
       "except: ['tokenizer_config.json', 'lpq.json', 'config.json',",
       'tokenizer_config.json is not carried',
     ],
+    ['writer.write(name, factors)', 'writer.write(name, factors.map(() => 1))', 'the factors of RoPE are all 1'],
     [
-      "writer.write('rope_freqs.weight', ropeFactors)",
-      "writer.write('rope_freqs.weight', ropeFactors.map(() => 1))",
-      'the factors of RoPE are all 1',
-    ],
-    [
-      'tensor = await takeRows(rt, plain, order);',
-      'tensor = await takeRows(rt, plain, order.toReversed());',
+      'await takeRows(rt, plain, order)',
+      'await takeRows(rt, plain, order.toReversed())',
       'plain weights have their rows reversed',
     ],
   ]),

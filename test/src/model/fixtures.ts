@@ -105,7 +105,12 @@ export async function writeWidened(
   predictions = 0,
 ): Promise<void> {
   const text = readFileSync(path.join(ARCHITECTURES, name, 'config.json'), 'utf8');
-  const config = { ...widened(JSON.parse(text) as object), ...more };
+  const wide = widened(JSON.parse(text) as object);
+  const inner = wide.text_config && {
+    text_config: { ...(wide.text_config as object), ...(more.text_config as object) },
+  };
+  const { text_config: _, ...outside } = more;
+  const config = { ...wide, ...outside, ...(inner as object) };
   const source = randomSource(config, '', predictions);
   mkdirSync(dir, { recursive: true });
   writeFileSync(path.join(dir, 'config.json'), withFloats(config, text));

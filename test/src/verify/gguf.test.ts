@@ -158,7 +158,7 @@ test('every byte between tensors is zero, and nothing lies behind the last', asy
     writeFileSync(file, bytes);
     const recorder = new Recorder();
     const gguf = GgufFile.open(file);
-    const context = { rt: runtime, recorder, file: gguf, config: {}, canonical: undefined };
+    const context = { recorder, file: gguf };
     checkContainer(context, file, [], tensors);
     gguf.close();
     return recorder.failures.map(({ message }) => message);

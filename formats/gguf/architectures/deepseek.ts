@@ -1,9 +1,8 @@
-import type { Shared, SourceArchitecture } from './architectures.js';
-import type { GgufFacts } from './facts.js';
-import * as names from './names.js';
-import { ropeConfig } from './rope.js';
-
-type Json = Readonly<Record<string, unknown>>;
+import type { GgufFacts } from '../source/facts.js';
+import { ropeConfig } from '../source/rope.js';
+import type { GgufArchitectures, Json, Shared } from './architecture.js';
+import { sharedMixture } from './config.js';
+import * as parts from './parts.js';
 
 /** What llama.cpp calls a share of experts that is a sigmoid; 1, or nothing, is softmax. */
 const SIGMOID = 2;
@@ -37,44 +36,36 @@ function latent(facts: GgufFacts, { hidden, heads, layers }: Shared): Json {
     ...rope(facts, rotary),
     hidden_act: 'silu',
     attention_bias: facts.has('blk.0.attn_q_a.bias'),
-    q_lora_rank: facts.optional('attention.q_lora_rank') ?? null,
+    q_lora_rank: facts.optional('attention.q_lora_rank') || null,
     kv_lora_rank: facts.number('attention.kv_lora_rank'),
     qk_nope_head_dim: keys - rotary,
     qk_rope_head_dim: rotary,
     v_head_dim: facts.optional('attention.value_length_mla') ?? facts.number('attention.value_length'),
-    first_k_dense_replace: facts.optional('leading_dense_block_count') ?? 0,
-    n_routed_experts: facts.number('expert_count'),
-    num_experts_per_tok: facts.number('expert_used_count'),
-    n_shared_experts: facts.optional('expert_shared_count') ?? 0,
-    moe_intermediate_size: facts.number('expert_feed_forward_length'),
-    routed_scaling_factor: facts.optional('expert_weights_scale') ?? 1,
-    norm_topk_prob: facts.flag('expert_weights_norm') ?? false,
-    n_group: facts.optional('expert_group_count') ?? 1,
-    topk_group: facts.optional('expert_group_used_count') ?? 1,
+    ...sharedMixture(facts),
   };
 }
 
 const shared = {
-  outer: names.LLAMA_OUTER,
+  outer: parts.LLAMA_OUTER,
   blocks: 'model.layers',
-  block: names.DEEPSEEK_BLOCK,
+  block: parts.DEEPSEEK_BLOCK,
   latent: 'self_attn.kv_b_proj',
+  name: 'deepseek2',
 } as const;
 
-/** DeepSeek-V2 and, with shares that are sigmoids, V3, R1 and Kimi K2. */
-export const DEEPSEEK: Readonly<Record<string, SourceArchitecture>> = {
-  deepseek2: {
+const sigmoids = (facts: GgufFacts): boolean => facts.optional('expert_gating_func') === SIGMOID;
+
+/** DeepSeek-V2 and, with shares that are sigmoids, V3, R1, Kimi K2 and GLM-4.7-Flash. */
+export const DEEPSEEK: GgufArchitectures = {
+  deepseek_v2: {
     ...shared,
-    model: ['deepseek_v2', 'DeepseekV2ForCausalLM'],
-    variant: (facts) => (facts.optional('expert_gating_func') === SIGMOID ? 'deepseek2 with sigmoids' : undefined),
+    className: 'DeepseekV2ForCausalLM',
     config: (facts, sizes) => {
       const own = latent(facts, sizes);
       return { ...own, topk_method: (own.n_group as number) > 1 ? 'group_limited_greedy' : 'greedy' };
     },
   },
-  'deepseek2 with sigmoids': {
-    ...shared,
-    model: ['deepseek_v3', 'DeepseekV3ForCausalLM'],
-    config: latent,
-  },
+  deepseek_v3: { ...shared, className: 'DeepseekV3ForCausalLM', is: sigmoids, config: latent },
+  kimi_k2: { ...shared, className: 'DeepseekV3ForCausalLM', is: () => false, config: latent },
+  glm4_moe_lite: { ...shared, className: 'Glm4MoeLiteForCausalLM', is: () => false, config: latent },
 };
