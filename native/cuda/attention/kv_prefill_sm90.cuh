@@ -1,0 +1,230 @@
+// Attention of many query tokens over a packed cache by wgmma. A row is a query head of a query token; a block takes
+// 128 rows of a kv head, 64 a warpgroup, and a split of the tokens that they see. A third warpgroup brings words of
+// tiles to shared memory (cp.async, two tiles of keys or values ahead), makes them halves, and hands those over in a
+// ring: keys and values of a tile by turns. The others multiply: S = Q Kᵀ, both operands in shared memory; O = P V, P
+// from the registers that S came in, V by rows of tokens. The block that ends last joins the splits in their order.
+//
+//   Q in shared memory   [warpgroup][64 dims][64 rows][128 bytes], swizzled (prefill_place)
+//   K, V                 [64 dims][tokens][128 bytes], swizzled
+//   S, O                 (lane, [n][i]) -> row 16 warp + lane / 4 + 8 (i / 2), column 8 n + 2 (lane % 4) + i % 2
+#pragma once
+#include "cuda/attention/kv_prefill/halves.cuh"
+#include "cuda/attention/kv_prefill/rows.cuh"
+#include "cuda/ptx/features.cuh"
+#include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/tma.cuh"
+#include "cuda/ptx/warps.cuh"
+#include "cuda/ptx/wgmma.cuh"
+
+namespace lpq::cuda {
+
+constexpr int kHopperRows = 128, kHopperMultipliers = 256, kHopperThreads = kHopperMultipliers + kPrefillWorkers;
+template <int KEYS, int VALUES, int DIMS, KvForm FORM>
+using HopperTile = PrefillShape<KEYS, VALUES, DIMS, FORM, DIMS == 256 ? 64 : 128>;
+
+#if LPQ_HAS_WGMMA
+
+// The rings: tiles of halves, and before them words. Barriers, two a tile of halves: it is full, it is empty.
+template <class T>
+struct HopperRings {
+  static constexpr int kTiles = T::kDims == 256 ? 3 : 4, kWords = 3, kStage = (T::kStage + 127) / 128 * 128;
+  static constexpr int kQueries = kHopperRows * T::kDims * 2, kShared = kQueries + kTiles * T::kTileBytes +
+                                                                      kWords * kStage + 16 * kTiles + 16;
+  static_assert(kShared <= 227 << 10);
+  uint32_t queries;
+  __device__ __forceinline__ uint32_t tile(int n) const {
+    return queries + kQueries + static_cast<uint32_t>(n % kTiles * T::kTileBytes);
+  }
+  __device__ __forceinline__ uint32_t words(int n) const {
+    return queries + kQueries + kTiles * T::kTileBytes + static_cast<uint32_t>(n % kWords * kStage);
+  }
+  __device__ __forceinline__ uint32_t full(int n) const {
+    return queries + kShared - 16 - 16 * kTiles + static_cast<uint32_t>(n % kTiles * 8);
+  }
+  __device__ __forceinline__ uint32_t empty(int n) const { return full(n) + 8 * kTiles; }
+  __device__ __forceinline__ static int turn(int n) { return n / kTiles & 1; }
+};
+
+template <class T>
+__device__ __forceinline__ void hopper_produce(const KvDecodeArgs& a, const PrefillOwn<T, kHopperRows>& own,
+                                               const PrefillWalk<T>& walk, const HopperRings<T>& rings) {
+  using R = HopperRings<T>;
+  const int jobs = 2 * (walk.end - walk.begin);
+  const auto fetch = [&](int job) {
+    const int tile = walk.begin + (job >> 1);
+    if (job & 1) prefill_fetch<T, true>(a, walk, own.sequence, own.head, tile, rings.words(job));
+    else prefill_fetch<T, false>(a, walk, own.sequence, own.head, tile, rings.words(job));
+    cp_async_commit();
+  };
+#pragma unroll
+  for (int job = 0; job < R::kWords - 1; ++job) fetch(job);
+#pragma unroll 1
+  for (int job = 0; job < jobs; ++job) {
+    const int tile = walk.begin + (job >> 1);
+    cp_async_wait<R::kWords - 2>();
+    bar_sync(1, kPrefillWorkers);  // all copies have come, and the words before them have been read
+    fetch(job + R::kWords - 1);
+    if (job >= R::kTiles) mbarrier_wait_parity(rings.empty(job), R::turn(job) ^ 1);
+    if (job & 1) prefill_halves<T, true>(a, walk, own.sequence, own.head, tile, rings.words(job), rings.tile(job));
+    else prefill_halves<T, false>(a, walk, own.sequence, own.head, tile, rings.words(job), rings.tile(job));
+    fence_proxy_async_shared();
+    __syncwarp();
+    if ((threadIdx.x & 31) == 0) mbarrier_arrive(rings.full(job));
+  }
+  cp_async_wait<0>();
+}
+
+template <class T>
+__device__ __forceinline__ void hopper_multiply(const KvDecodeArgs& a, const PrefillOwn<T, kHopperRows>& own,
+                                                const PrefillWalk<T>& walk, const HopperRings<T>& rings) {
+  constexpr int D = T::kDims, N = T::kTokens, kChunks = D / 8;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5, warpgroup = warp >> 2;
+  const int first_row = own.first_row + 64 * warpgroup;
+  const PrefillScale scale(a.scale);
+  const uint32_t queries = rings.queries + static_cast<uint32_t>(warpgroup * 64 * D * 2);
+#pragma unroll 4
+  for (int i = thread & 127; i < 64 * kChunks; i += 128) {
+    const int row = first_row + i / kChunks;
+    const uint4 x = row < own.rows ? *reinterpret_cast<const uint4*>(a.q + own.at(a, row) + i % kChunks * 8)
+                                   : make_uint4(0, 0, 0, 0);
+    st_shared_v4(queries + prefill_place<64>(i / kChunks, i % kChunks), scale.queries(x));
+  }
+  fence_proxy_async_shared();
+  bar_sync(2 + warpgroup, 128);
+  int sees[2];
+#pragma unroll
+  for (int c = 0; c < 2; ++c) sees[c] = own.sees(walk, own.first_row + 16 * warp + (lane >> 2) + 8 * c);
+  const int least = own.sees(walk, own.first_row + 16 * warp);
+  PrefillState<D> state;
+  const uint64_t q = wgmma_descriptor(queries);
+  const auto release = [&](int job) {
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(rings.empty(job));
+  };
+  float score[N / 8][4];
+  const auto multiply_keys = [&](int job) {
+    const uint64_t k = wgmma_descriptor(rings.tile(job));
+#pragma unroll
+    for (int kc = 0; kc < D / 16; ++kc)
+      wgmma_k16<false>(score, q + static_cast<uint64_t>((kc / 4 * 64 * 128 >> 4) + kc % 4 * 2),
+                       k + static_cast<uint64_t>((kc / 4 * N * 128 >> 4) + kc % 4 * 2), kc > 0);
+    wgmma_commit();
+  };
+  const int tiles = walk.end - walk.begin;
+  if (tiles > 0 && first_row < own.rows) {
+    uint32_t p[N / 16][4];
+    float shrink[2];
+    const auto weigh = [&](int tile) {
+      if (prefill_masks<T>(walk, tile, least)) prefill_mask<T>(walk, tile, sees, score);
+      return prefill_softmax(scale.scale, score, state.most, state.total, shrink);
+    };
+    const auto weights = [&] {
+#pragma unroll
+      for (int n = 0; n < N / 16; ++n) prefill_weights(score, n, p[n]);
+    };
+    const auto multiply_values = [&](int job) {
+      const uint64_t v = wgmma_descriptor_rows(rings.tile(job), N * 128);
+#pragma unroll
+      for (int n = 0; n < N / 16; ++n)
+        wgmma_k16_rows<false>(state.out, p[n], v + static_cast<uint64_t>(n * 128), true);
+      wgmma_commit();
+    };
+#ifdef LPQ_PREFILL_PLAIN
+#pragma unroll 1
+    for (int i = 0; i < tiles; ++i) {
+      mbarrier_wait_parity(rings.full(2 * i), HopperRings<T>::turn(2 * i));
+      wgmma_fence();
+      multiply_keys(2 * i);
+      wgmma_wait<0>();
+      release(2 * i);
+      if (weigh(walk.begin + i)) prefill_shrink<D>(shrink, state.out);
+      weights();
+      mbarrier_wait_parity(rings.full(2 * i + 1), HopperRings<T>::turn(2 * i + 1));
+      wgmma_fence();
+      multiply_values(2 * i + 1);
+      wgmma_wait<0>();
+      release(2 * i + 1);
+    }
+#else
+    // Scores of a tile are multiplied before values of the one before it, and weighed while those are.
+    mbarrier_wait_parity(rings.full(0), 0);
+    wgmma_fence();
+    multiply_keys(0);
+    wgmma_wait<0>();
+    release(0);
+    weigh(walk.begin);
+    weights();
+#pragma unroll 1
+    for (int i = 1; i < tiles; ++i) {
+      mbarrier_wait_parity(rings.full(2 * i), HopperRings<T>::turn(2 * i));
+      wgmma_fence();
+      multiply_keys(2 * i);
+      mbarrier_wait_parity(rings.full(2 * i - 1), HopperRings<T>::turn(2 * i - 1));
+      multiply_values(2 * i - 1);
+      wgmma_wait<1>();
+#pragma unroll
+      for (int n = 0; n < N / 8; ++n)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) keep_here(score[n][j]);
+      release(2 * i);
+      const bool raised = weigh(walk.begin + i);
+#ifdef LPQ_PREFILL_FORCED
+      // ptxas would weigh after the wait.
+      if (state.total[0] < 0 || state.total[1] < 0) asm volatile("trap;");
+#endif
+      wgmma_wait<0>();
+#pragma unroll
+      for (int m = 0; m < D / 8; ++m)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) keep_here(state.out[m][j]);
+      release(2 * i - 1);
+      if (raised) prefill_shrink<D>(shrink, state.out);
+      weights();
+    }
+    mbarrier_wait_parity(rings.full(2 * tiles - 1), HopperRings<T>::turn(2 * tiles - 1));
+    wgmma_fence();
+    multiply_values(2 * tiles - 1);
+    wgmma_wait<0>();
+#endif
+  }
+  prefill_store<T, kHopperRows>(a, own, 16 * warp, state);
+  if (a.splits > 1)
+    prefill_join<T, kHopperRows, kHopperMultipliers>(
+        a, own, thread, reinterpret_cast<unsigned*>(dynamic_shared() + HopperRings<T>::kShared - 16),
+        [] { bar_sync(4, kHopperMultipliers); });
+}
+
+template <class T>
+__device__ __forceinline__ void kv_prefill_sm90(const KvDecodeArgs& a) {
+  using R = HopperRings<T>;
+  const R rings{shared_address(dynamic_shared())};
+  const PrefillOwn<T, kHopperRows> own(a);
+  const PrefillWalk<T> walk = own.walk(a);
+  if (threadIdx.x == 0) {
+    const int multipliers = own.rows - own.first_row > 64 ? 8 : 4;  // warps
+    for (int n = 0; n < R::kTiles; ++n) mbarrier_init(rings.full(n), 4), mbarrier_init(rings.empty(n), multipliers);
+    fence_mbarrier_init();
+  }
+  __syncthreads();
+  if (threadIdx.x >= kHopperMultipliers) {
+    setmaxnreg_dec<104>();
+    hopper_produce<T>(a, own, walk, rings);
+  } else {
+    setmaxnreg_inc<200>();
+    hopper_multiply<T>(a, own, walk, rings);
+  }
+}
+
+#endif
+
+#if LPQ_HAS_WGMMA
+#define LPQ_KV_PREFILL_SM90(keys, values, dims, form, name)                                            \
+  extern "C" __global__ void __launch_bounds__(lpq::cuda::kHopperThreads, 1)                           \
+      lpq_kv_prefill_sm90_##name##_##dims(const __grid_constant__ lpq::cuda::KvDecodeArgs a) {         \
+    lpq::cuda::kv_prefill_sm90<lpq::cuda::HopperTile<keys, values, dims, lpq::cuda::KvForm::form>>(a); \
+  }
+#else
+#define LPQ_KV_PREFILL_SM90(keys, values, dims, form, name)
+#endif
+
+}  // namespace lpq::cuda
