@@ -14,12 +14,6 @@
 
 namespace lpq::cuda {
 
-constexpr int kPrefillRows = 64;
-template <int KEYS, int VALUES, int DIMS, KvForm FORM>
-using PrefillTile = PrefillShape<KEYS, VALUES, DIMS, FORM, DIMS == 64 ? 128 : DIMS == 128 ? 64 : 32>;
-template <class T>
-constexpr int kPrefillShared = (kPrefillRows + 2 * T::kTokens) * T::kDims * 2 + T::kKeyStage + T::kValueStage;
-
 template <class T>
 __device__ __forceinline__ void kv_prefill(const KvDecodeArgs& a) {
   constexpr int D = T::kDims, N = T::kTokens, kChunks = D / 8;

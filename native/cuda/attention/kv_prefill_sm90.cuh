@@ -18,28 +18,28 @@
 
 namespace lpq::cuda {
 
-constexpr int kHopperRows = 128, kHopperMultipliers = 256, kHopperThreads = kHopperMultipliers + kPrefillWorkers;
-template <int KEYS, int VALUES, int DIMS, KvForm FORM>
-using HopperTile = PrefillShape<KEYS, VALUES, DIMS, FORM, DIMS == 256 ? 64 : 128>;
-
 #if LPQ_HAS_WGMMA
 
-// The rings: tiles of halves, and before them words. Barriers, two a tile of halves: it is full, it is empty.
+// Barriers, two a tile of halves: it is full, it is empty.
 template <class T>
 struct HopperRings {
-  static constexpr int kTiles = T::kDims == 256 ? 3 : 4, kWords = 3, kStage = (T::kStage + 127) / 128 * 128;
-  static constexpr int kQueries = kHopperRows * T::kDims * 2, kShared = kQueries + kTiles * T::kTileBytes +
-                                                                      kWords * kStage + 16 * kTiles + 16;
-  static_assert(kShared <= 227 << 10);
+  using Shared = HopperShared<T>;
+  static constexpr int kTiles = Shared::kTiles, kWords = Shared::kWords;
+  // Registers of threads that multiply, and of those that bring words.
+#ifdef LPQ_PREFILL_MANY
+  static constexpr int kMany = LPQ_PREFILL_MANY, kFew = 504 - 2 * kMany;
+#else
+  static constexpr int kMany = T::kDims == 256 ? 216 : 200, kFew = 504 - 2 * kMany;
+#endif
   uint32_t queries;
   __device__ __forceinline__ uint32_t tile(int n) const {
-    return queries + kQueries + static_cast<uint32_t>(n % kTiles * T::kTileBytes);
+    return queries + Shared::kQueries + static_cast<uint32_t>(n % kTiles * T::kTileBytes);
   }
   __device__ __forceinline__ uint32_t words(int n) const {
-    return queries + kQueries + kTiles * T::kTileBytes + static_cast<uint32_t>(n % kWords * kStage);
+    return queries + Shared::kWordsAt + static_cast<uint32_t>(n % kWords * Shared::kStage);
   }
   __device__ __forceinline__ uint32_t full(int n) const {
-    return queries + kShared - 16 - 16 * kTiles + static_cast<uint32_t>(n % kTiles * 8);
+    return queries + Shared::kBarriersAt + static_cast<uint32_t>(n % kTiles * 8);
   }
   __device__ __forceinline__ uint32_t empty(int n) const { return full(n) + 8 * kTiles; }
   __device__ __forceinline__ static int turn(int n) { return n / kTiles & 1; }
@@ -190,7 +190,7 @@ __device__ __forceinline__ void hopper_multiply(const KvDecodeArgs& a, const Pre
   prefill_store<T, kHopperRows>(a, own, 16 * warp, state);
   if (a.splits > 1)
     prefill_join<T, kHopperRows, kHopperMultipliers>(
-        a, own, thread, reinterpret_cast<unsigned*>(dynamic_shared() + HopperRings<T>::kShared - 16),
+        a, own, thread, reinterpret_cast<unsigned*>(dynamic_shared() + HopperShared<T>::kFlagAt),
         [] { bar_sync(4, kHopperMultipliers); });
 }
 
@@ -207,10 +207,10 @@ __device__ __forceinline__ void kv_prefill_sm90(const KvDecodeArgs& a) {
   }
   __syncthreads();
   if (threadIdx.x >= kHopperMultipliers) {
-    setmaxnreg_dec<104>();
+    setmaxnreg_dec<R::kFew>();
     hopper_produce<T>(a, own, walk, rings);
   } else {
-    setmaxnreg_inc<200>();
+    setmaxnreg_inc<R::kMany>();
     hopper_multiply<T>(a, own, walk, rings);
   }
 }

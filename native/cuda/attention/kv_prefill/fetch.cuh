@@ -6,7 +6,7 @@
 //   numbers by token       [group of dims][scales, zeros][token]; turbomind [token]{scale, zero}
 #pragma once
 #include "cuda/attention/kv_fetch.cuh"
-#include "cuda/attention/kv_prefill/shape.cuh"
+#include "cuda/attention/kv_prefill/walk.cuh"
 #include "cuda/ptx/cp_async.cuh"
 #include "cuda/ptx/shared_memory.cuh"
 

@@ -2,7 +2,7 @@
 // [n][i]) -> row lane / 4 + 8 (i / 2), column 8 n + 2 (lane % 4) + i % 2: of S tokens of the tile, of O dims.
 #pragma once
 #include "cuda/attention/found.cuh"
-#include "cuda/attention/kv_prefill/shape.cuh"
+#include "cuda/attention/kv_prefill/walk.cuh"
 #include "cuda/numbers.cuh"
 #include "cuda/ptx/x2.cuh"
 
@@ -107,9 +107,6 @@ __device__ __forceinline__ void prefill_write(const KvDecodeArgs& a, long long a
     *reinterpret_cast<uint32_t*>(static_cast<unsigned short*>(a.y) + at) =
         a.store == kKvStoreBf16 ? cvt_x2<true>(low, high) : cvt_x2<false>(low, high);
 }
-
-template <int ROWS, int DIMS>
-constexpr int kPrefillRecord = 2 * ROWS + ROWS * DIMS;  // floats: most, total, sums
 
 // Writes y, or where there are several splits what this one found; the rows' sixteen of the block's begin at `own_row`.
 template <class T, int ROWS>

@@ -1,12 +1,8 @@
-// What a block of kv_prefill.cuh takes at once of a packed cache: a tile of kTokens tokens, keys then values. First its
-// words and numbers come to shared memory as they are (kv_prefill/fetch.cuh), then they are made halves
-// (kv_prefill/halves.cuh), from which products read them.
+// What a block of kv_prefill.cuh owns, and the tiles of tokens that it walks over.
 #pragma once
-#include "cuda/attention/kv_shape.h"
+#include "cuda/attention/kv_prefill/shape.h"
 
 namespace lpq::cuda {
-
-constexpr int kPrefillWorkers = 128;  // threads that fetch and convert
 
 // Where 16 bytes (dims 8 chunk ..) of row `row` lie in a tile of ROWS rows of halves: blocks of 64 dims, rows of 128
 // bytes whose chunks are swizzled as wgmma wants it; eight rows, and eight chunks of a row, meet no bank twice.
@@ -14,33 +10,6 @@ template <int ROWS>
 __device__ __forceinline__ uint32_t prefill_place(int row, int chunk) {
   return static_cast<uint32_t>((chunk >> 3) * ROWS * 128 + row * 128 + (((chunk & 7) ^ (row & 7)) << 4));
 }
-
-// FORM: kFine (keys by channel, groups of any size), kTokens or kWords; sizes of groups are told at run time.
-template <int KEY_BITS, int VALUE_BITS, int DIMS, KvForm FORM, int TOKENS>
-struct PrefillShape {
-  static constexpr bool kInWords = FORM == KvForm::kWords, kByToken = FORM == KvForm::kTokens;
-  static constexpr int kKeyBits = KEY_BITS, kValueBits = VALUE_BITS, kDims = DIMS, kTokens = TOKENS;
-  static constexpr int kKeyCodes = 16 / KEY_BITS, kValueCodes = 16 / VALUE_BITS;  // of a word
-  // N_r: tokens whose keys share words. A tile of fewer takes kRun of every 32.
-  static constexpr int kSpan = kInWords ? (TOKENS < 64 ? TOKENS : 64) : 32 * kKeyCodes;
-  static constexpr int kParts = kSpan > TOKENS ? kSpan / TOKENS : 1, kRun = 32 / kParts;
-  // Tokens of one page for certain, and how many times that.
-  static constexpr int kUnit = kSpan < TOKENS ? kSpan : TOKENS, kUnits = TOKENS / kUnit;
-  static constexpr int kKeyRow = kInWords ? DIMS * KEY_BITS / 8 : 2 * DIMS,
-                       kKeyRows = kInWords ? kUnit : kUnit / kKeyCodes;  // of a unit
-  static constexpr int kValueRow = DIMS * VALUE_BITS / 8;
-  static constexpr int kChunk = DIMS < 128 ? DIMS : 128, kChunkWords = kChunk / kValueCodes;
-  // Numbers of tokens come in eights: of a tile that takes fewer of 32, some of other tiles come with them.
-  static constexpr int kNumberRun = kRun < 8 ? 8 : kRun, kNumberTokens = TOKENS / kRun * kNumberRun;
-  static constexpr int kTokenNumbers = kInWords ? 4 * TOKENS : DIMS / 32 * kNumberTokens * 4;
-  static constexpr int kGroups = kSpan / 32;  // of keys by channel in a unit's span, at most
-  static constexpr int kKeyNumbers = kInWords || kByToken ? kTokenNumbers : kUnits * kGroups * DIMS * 4;
-  static constexpr int kKeyBytes = TOKENS * DIMS * KEY_BITS / 8, kValueBytes = TOKENS * DIMS * VALUE_BITS / 8;
-  static constexpr int kKeyStage = kKeyBytes + kKeyNumbers, kValueStage = kValueBytes + kTokenNumbers,
-                       kStage = kKeyStage > kValueStage ? kKeyStage : kValueStage;
-  static constexpr int kTileBytes = TOKENS * DIMS * 2;
-  static_assert(TOKENS * DIMS % (64 * kPrefillWorkers) == 0 && TOKENS % 16 == 0);
-};
 
 // A tile's token that is number i of it, from its first on; `parts`: it takes some of every 32 (never of the tail).
 template <class T>
