@@ -125,13 +125,16 @@ __device__ __forceinline__ void kv_pack(const KvPackArgs& a) {
   if (a.early) griddepcontrol_wait();
 }
 
+#ifndef LPQ_PACK_THREADS
+#define LPQ_PACK_THREADS 768
+#endif
 // Prompts and appending apart, so that the one keeps no registers for the other.
 #define LPQ_KV_PACK(keys, values, chunk, form, name)                              \
   LPQ_KV_PACK_ONE(keys, values, chunk, form, lpq_kv_pack_##name##_##chunk, false) \
   LPQ_KV_PACK_ONE(keys, values, chunk, form, lpq_kv_append_##name##_##chunk, true)
 #define LPQ_KV_PACK_ONE(keys, values, chunk, form, name, append)                 \
   extern "C" __global__ void __launch_bounds__(                                  \
-      chunk / 2 * lpq::cuda::kPackWarps<keys>, 2048 / (chunk * lpq::cuda::kPackWarps<keys>)) \
+      chunk / 2 * lpq::cuda::kPackWarps<keys>, LPQ_PACK_THREADS * 2 / (chunk * lpq::cuda::kPackWarps<keys>)) \
       name(const __grid_constant__ lpq::cuda::KvPackArgs a) {                    \
     lpq::cuda::kv_pack<keys, values, chunk, lpq::cuda::KvForm::form, append>(a); \
   }

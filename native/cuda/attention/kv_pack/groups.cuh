@@ -39,6 +39,7 @@ __device__ __forceinline__ KvPackGroup pack_group(const KvPackArgs& a, uint32_t 
 template <class F>
 __device__ __forceinline__ uint32_t pack_first_zero(uint32_t range, int count, F&& at) {
   if ((range & 0x7fff) != 0) return range;
+#pragma unroll 1
   for (int i = 0; i < count; ++i)
     if ((at(i) & 0x7fff) == 0) return (range & ~0xffffu) | at(i);
   return range;
@@ -50,14 +51,16 @@ constexpr uint32_t kPackBits = 0x4b400000u;
 
 // A code for certain, where products with both neighbours of the reciprocal round alike: then so does the quotient
 // between them. Else a bit of `unsure`.
-__device__ __forceinline__ uint32_t pack_likely(float x, const KvPackGroup& g, uint32_t& unsure) {
+template <class Group>
+__device__ __forceinline__ uint32_t pack_likely(float x, const Group& g, uint32_t& unsure) {
   const float over = x - g.zero;
   const uint32_t code = __float_as_uint(__fmaf_rn(over, g.below, kPackMagic));
   unsure |= code ^ __float_as_uint(__fmaf_rn(over, g.above, kPackMagic));
   return code;
 }
-__device__ __forceinline__ void pack_likely_pair(uint32_t& word, uint32_t x, const KvPackGroup& low,
-                                                 const KvPackGroup& high, int place, uint32_t& unsure) {
+template <class Group>
+__device__ __forceinline__ void pack_likely_pair(uint32_t& word, uint32_t x, const Group& low, const Group& high,
+                                                 int place, uint32_t& unsure) {
   const uint32_t power = 1u << place;
   word += pack_likely(low_half(x), low, unsure) * power;
   word += pack_likely(high_half(x), high, unsure) * (power << 16);
@@ -131,9 +134,18 @@ __device__ __forceinline__ void pack_give(uint32_t to, const KvPackGroup& g) {
   st_shared_v4(to, make_uint4(__float_as_uint(g.scale), __float_as_uint(g.below), __float_as_uint(g.above),
                               __float_as_uint(g.zero)));
 }
-__device__ __forceinline__ KvPackGroup pack_take(uint32_t from) {
-  const float4 v = ld_shared_f4(from);
-  return {v.x, v.y, v.z, v.w, 0, 0};
-}
+struct KvPackTaken {
+  uint32_t from;
+  float below, above, zero;
+  __device__ __forceinline__ explicit KvPackTaken(uint32_t from) : from(from) {
+    const float4 v = ld_shared_f4(from);
+    below = v.y, above = v.z, zero = v.w;
+  }
+  // For what is seldom.
+  __device__ __forceinline__ KvPackGroup whole() const {
+    const float4 v = ld_shared_f4(from);
+    return {v.x, v.y, v.z, v.w, 0, 0};
+  }
+};
 
 }  // namespace lpq::cuda

@@ -106,7 +106,7 @@ __device__ __forceinline__ void pack_keys(const KvPackArgs& a, const KvPackBlock
   unsigned char* words = a.keys + b.page * p.keys_page + static_cast<long long>(b.token / R + I * warp) * p.key_row +
                          static_cast<long long>(b.head) * p.key_head + 2 * d;
   uint32_t word[I];
-  KvPackGroup low{}, high{};
+  KvPackTaken low(groups), high(groups + 16);
 #pragma unroll
   for (int s = 0; s < S; ++s) {
     const int place = BITS * (s % R);
@@ -114,24 +114,23 @@ __device__ __forceinline__ void pack_keys(const KvPackArgs& a, const KvPackBlock
 #pragma unroll
       for (int i = 0; i < I; ++i) word[i] = 0 - pack_excess<BITS>(0, R);
     if constexpr (!BY_TOKEN)
-      if ((s & (together - 1)) == 0)
-        low = pack_take(groups + static_cast<uint32_t>(s / together * 64 * 16)),
-        high = pack_take(groups + static_cast<uint32_t>(s / together * 64 * 16 + 16));
+      if (s > 0 && (s & (together - 1)) == 0)
+        low = KvPackTaken(groups + static_cast<uint32_t>(s / together * 64 * 16)), high = KvPackTaken(low.from + 16);
     uint32_t unsure = 0;
 #pragma unroll
     for (int i = 0; i < I; ++i) {
       if constexpr (BY_TOKEN) {
-        low = pack_take(groups + static_cast<uint32_t>((32 * s + i) * 16));
+        low = KvPackTaken(groups + static_cast<uint32_t>((32 * s + i) * 16));
         unsure = 0;
         pack_likely_pair(word[i], x[s][i], low, low, place, unsure);
-        if (unsure) word[i] += pack_correction<BITS>(x[s][i], low, low) << place;
+        if (unsure) word[i] += pack_correction<BITS>(x[s][i], low.whole(), low.whole()) << place;
       } else {
         pack_likely_pair(word[i], x[s][i], low, high, place, unsure);
       }
     }
     if (!BY_TOKEN && unsure)
 #pragma unroll
-      for (int i = 0; i < I; ++i) word[i] += pack_correction<BITS>(x[s][i], low, high) << place;
+      for (int i = 0; i < I; ++i) word[i] += pack_correction<BITS>(x[s][i], low.whole(), high.whole()) << place;
     if (s % R == R - 1) {
 #pragma unroll
       for (int i = 0; i < I; ++i) *reinterpret_cast<uint32_t*>(words + i * p.key_row) = word[i];

@@ -69,14 +69,13 @@ __device__ __forceinline__ void pack_values(const KvPackArgs& a, const KvPackBlo
       uint32_t word = 0 - pack_excess<BITS>(0, R);
 #pragma unroll
       for (int k = 0; k < kGroups; ++k) {
-        const KvPackGroup g =
-            pack_take(groups + static_cast<uint32_t>(((u * kAtOnce + row) * kOfToken + of_token(k)) * 16));
+        const KvPackTaken g(groups + static_cast<uint32_t>(((u * kAtOnce + row) * kOfToken + of_token(k)) * 16));
         uint32_t unsure = 0;
 #pragma unroll
         for (int j = k * kDeep; j < (k + 1) * kDeep; ++j) pack_likely_pair(word, x[u][j], g, g, BITS * j, unsure);
         if (unsure)
 #pragma unroll
-          for (int j = k * kDeep; j < (k + 1) * kDeep; ++j) word += pack_correction<BITS>(x[u][j], g, g) << BITS * j;
+          for (int j = k * kDeep; j < (k + 1) * kDeep; ++j) word += pack_correction<BITS>(x[u][j], g.whole(), g.whole()) << BITS * j;
       }
       *reinterpret_cast<uint32_t*>(words + static_cast<long long>(b.token + first + u * kAtOnce + row) * p.value_row) =
           word;
