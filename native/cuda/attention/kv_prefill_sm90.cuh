@@ -12,6 +12,7 @@
 #include "cuda/attention/kv_prefill/rows.cuh"
 #include "cuda/ptx/features.cuh"
 #include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/shared_memory.cuh"
 #include "cuda/ptx/tma.cuh"
 #include "cuda/ptx/warps.cuh"
 #include "cuda/ptx/wgmma.cuh"
@@ -74,12 +75,52 @@ __device__ __forceinline__ void hopper_produce(const KvDecodeArgs& a, const Pref
   cp_async_wait<0>();
 }
 
+// Brings what both warpgroups found of the same rows together, in the first; `to`: shared memory that was read.
+template <int DIMS>
+__device__ __forceinline__ void hopper_merge(uint32_t to, PrefillState<DIMS>& state) {
+  const int thread = static_cast<int>(threadIdx.x) & 127;
+  const auto at = [&](int i) { return to + static_cast<uint32_t>((i * 128 + thread) * 16); };
+  const auto word = [](float f) { return __float_as_uint(f); };
+  bar_sync(4, kHopperMultipliers);
+  if (threadIdx.x >= 128) {
+#pragma unroll
+    for (int m = 0; m < DIMS / 8; ++m)
+      st_shared_v4(at(m), make_uint4(word(state.out[m][0]), word(state.out[m][1]), word(state.out[m][2]),
+                                     word(state.out[m][3])));
+    st_shared_v4(at(DIMS / 8), make_uint4(word(state.most[0]), word(state.most[1]), word(state.total[0]),
+                                          word(state.total[1])));
+  }
+  bar_sync(4, kHopperMultipliers);
+  if (threadIdx.x >= 128) return;
+  const float4 other = ld_shared_f4(at(DIMS / 8));
+  const float most[2] = {other.x, other.y}, total[2] = {other.z, other.w};
+  float own_share[2], share[2];
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+    const float peak = fmaxf(state.most[c], most[c]), base = peak == -INFINITY ? 0 : peak;
+    own_share[c] = ex2_approx(state.most[c] - base), share[c] = ex2_approx(most[c] - base);
+    state.most[c] = peak, state.total[c] = __fmaf_rn(total[c], share[c], state.total[c] * own_share[c]);
+  }
+#pragma unroll
+  for (int m = 0; m < DIMS / 8; ++m) {
+    const float4 four = ld_shared_f4(at(m));
+    const float add[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      state.out[m][i] = __fmaf_rn(add[i], share[i >> 1], state.out[m][i] * own_share[i >> 1]);
+  }
+}
+
 template <class T>
 __device__ __forceinline__ void hopper_multiply(const KvDecodeArgs& a, const PrefillOwn<T, kHopperRows>& own,
                                                 const PrefillWalk<T>& walk, const HopperRings<T>& rings) {
   constexpr int D = T::kDims, N = T::kTokens, kChunks = D / 8;
-  const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5, warpgroup = warp >> 2;
-  const int first_row = own.first_row + 64 * warpgroup;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread & 31;
+  // Known to be the same in a warp: products that lanes could have left are done one by one.
+  const int warp = __shfl_sync(0xffffffffu, thread >> 5, 0), warpgroup = warp >> 2;
+  // Of 64 rows or fewer both warpgroups have the same, and tiles by turns.
+  const bool turns = own.rows - own.first_row <= 64;
+  const int own_row = (turns ? 0 : 64 * warpgroup) + 16 * (warp & 3), first_row = own.first_row + own_row - 16 * (warp & 3);
   const PrefillScale scale(a.scale);
   const uint32_t queries = rings.queries + static_cast<uint32_t>(warpgroup * 64 * D * 2);
 #pragma unroll 4
@@ -93,8 +134,8 @@ __device__ __forceinline__ void hopper_multiply(const KvDecodeArgs& a, const Pre
   bar_sync(2 + warpgroup, 128);
   int sees[2];
 #pragma unroll
-  for (int c = 0; c < 2; ++c) sees[c] = own.sees(walk, own.first_row + 16 * warp + (lane >> 2) + 8 * c);
-  const int least = own.sees(walk, own.first_row + 16 * warp);
+  for (int c = 0; c < 2; ++c) sees[c] = own.sees(walk, own.first_row + own_row + (lane >> 2) + 8 * c);
+  const int least = own.sees(walk, own.first_row + own_row);
   PrefillState<D> state;
   const uint64_t q = wgmma_descriptor(queries);
   const auto release = [&](int job) {
@@ -110,8 +151,11 @@ __device__ __forceinline__ void hopper_multiply(const KvDecodeArgs& a, const Pre
                        k + static_cast<uint64_t>((kc / 4 * N * 128 >> 4) + kc % 4 * 2), kc > 0);
     wgmma_commit();
   };
-  const int tiles = walk.end - walk.begin;
-  if (tiles > 0 && first_row < own.rows) {
+  // This warpgroup's tiles, and jobs of theirs: keys, the values before.
+  const int from = turns ? warpgroup : 0, step = turns ? 2 : 1, count = walk.end - walk.begin - from,
+            tiles = turns ? (count + 1) >> 1 : count;
+  const auto job = [&](int i) { return 2 * (from + step * i); };
+  if (count > 0) {
     uint32_t p[N / 16][4];
     float shrink[2];
     const auto weigh = [&](int tile) {
@@ -129,65 +173,49 @@ __device__ __forceinline__ void hopper_multiply(const KvDecodeArgs& a, const Pre
         wgmma_k16_rows<false>(state.out, p[n], v + static_cast<uint64_t>(n * 128), true);
       wgmma_commit();
     };
-#ifdef LPQ_PREFILL_PLAIN
-#pragma unroll 1
-    for (int i = 0; i < tiles; ++i) {
-      mbarrier_wait_parity(rings.full(2 * i), HopperRings<T>::turn(2 * i));
-      wgmma_fence();
-      multiply_keys(2 * i);
-      wgmma_wait<0>();
-      release(2 * i);
-      if (weigh(walk.begin + i)) prefill_shrink<D>(shrink, state.out);
-      weights();
-      mbarrier_wait_parity(rings.full(2 * i + 1), HopperRings<T>::turn(2 * i + 1));
-      wgmma_fence();
-      multiply_values(2 * i + 1);
-      wgmma_wait<0>();
-      release(2 * i + 1);
-    }
-#else
-    // Scores of a tile are multiplied before values of the one before it, and weighed while those are.
-    mbarrier_wait_parity(rings.full(0), 0);
+    // Sums are read behind waits only.
+    const auto keep = [](auto& sums) {
+#pragma unroll
+      for (auto& each : sums)
+#pragma unroll
+        for (float& sum : each) keep_here(sum);
+    };
+    const auto wait = [&](int of) { mbarrier_wait_parity(rings.full(of), HopperRings<T>::turn(of)); };
+    // Scores of a tile are multiplied before values of the one before it.
+    wait(job(0));
     wgmma_fence();
-    multiply_keys(0);
+    multiply_keys(job(0));
     wgmma_wait<0>();
-    release(0);
-    weigh(walk.begin);
+    keep(score);
+    release(job(0));
+    weigh(walk.begin + from);
     weights();
 #pragma unroll 1
     for (int i = 1; i < tiles; ++i) {
-      mbarrier_wait_parity(rings.full(2 * i), HopperRings<T>::turn(2 * i));
+      wait(job(i));
       wgmma_fence();
-      multiply_keys(2 * i);
-      mbarrier_wait_parity(rings.full(2 * i - 1), HopperRings<T>::turn(2 * i - 1));
-      multiply_values(2 * i - 1);
+      multiply_keys(job(i));
+      wait(job(i - 1) + 1);
+      multiply_values(job(i - 1) + 1);
       wgmma_wait<1>();
-#pragma unroll
-      for (int n = 0; n < N / 8; ++n)
-#pragma unroll
-        for (int j = 0; j < 4; ++j) keep_here(score[n][j]);
-      release(2 * i);
-      const bool raised = weigh(walk.begin + i);
-#ifdef LPQ_PREFILL_FORCED
-      // ptxas would weigh after the wait.
-      if (state.total[0] < 0 || state.total[1] < 0) asm volatile("trap;");
-#endif
+      keep(score);
+      release(job(i));
+      const bool raised = weigh(walk.begin + from + step * i);
       wgmma_wait<0>();
-#pragma unroll
-      for (int m = 0; m < D / 8; ++m)
-#pragma unroll
-        for (int j = 0; j < 4; ++j) keep_here(state.out[m][j]);
-      release(2 * i - 1);
+      keep(state.out);
+      release(job(i - 1) + 1);
       if (raised) prefill_shrink<D>(shrink, state.out);
       weights();
     }
-    mbarrier_wait_parity(rings.full(2 * tiles - 1), HopperRings<T>::turn(2 * tiles - 1));
+    wait(job(tiles - 1) + 1);
     wgmma_fence();
-    multiply_values(2 * tiles - 1);
+    multiply_values(job(tiles - 1) + 1);
     wgmma_wait<0>();
-#endif
+    keep(state.out);
+    release(job(tiles - 1) + 1);
   }
-  prefill_store<T, kHopperRows>(a, own, 16 * warp, state);
+  if (turns) hopper_merge<D>(rings.tile(0), state);
+  if (!turns || warpgroup == 0) prefill_store<T, kHopperRows>(a, own, own_row, state);
   if (a.splits > 1)
     prefill_join<T, kHopperRows, kHopperMultipliers>(
         a, own, thread, reinterpret_cast<unsigned*>(dynamic_shared() + HopperShared<T>::kFlagAt),
