@@ -109,7 +109,7 @@ void prefill(KvCase c, int queries, float sign = 1) {
     using Hopper = HopperTile<KEYS, VALUES, DIMS, FORM>;
     simt::begin(++seed);
     const std::string error =
-        wgmma ? simt::try_run(tiles * a.splits, kHopperThreads, 1, HopperShared<Hopper>::kBytes, seed,
+        wgmma ? simt::try_run(tiles * a.splits, HopperShared<Hopper>::kThreads, 1, HopperShared<Hopper>::kBytes, seed,
                               [&] { kv_prefill_sm90<Hopper>(a); })
               : simt::try_run(tiles * a.splits, kPrefillWorkers, 1, kPrefillShared<Portable>, seed,
                               [&] { kv_prefill<Portable>(a); });

@@ -28,7 +28,7 @@ template <int KEYS, int VALUES, int CHUNK, KvForm FORM>
 __device__ __forceinline__ void pack_block(const KvPackArgs& a, const KvPackBlock& b, bool value, int chunk) {
   const int warp = static_cast<int>(threadIdx.x >> 5);
   constexpr bool by_token = FORM == KvForm::kTokens;
-  constexpr int W = kPackWarps<KEYS>, parts = CHUNK / 64;
+  constexpr int W = kPackWarps, parts = CHUNK / 64;
   if (value) return pack_values<VALUES, CHUNK>(a, b, chunk * CHUNK, a.block, warp, W * parts);
   const int part = warp / W, dim = chunk * CHUNK + 64 * part;
   if constexpr (KEYS == 8 && VALUES == 8) {
@@ -115,6 +115,8 @@ __device__ __forceinline__ void pack_all(const KvPackArgs& a) {
   }
 }
 
+constexpr int pack_threads(int chunk, KvForm form) { return form == KvForm::kWords ? 256 : chunk / 2 * kPackWarps; }
+
 // Packs of several layers or sequences in a row touch nothing of each other: they run side by side, and wait for each
 // other as they end.
 template <int KEYS, int VALUES, int CHUNK, KvForm FORM, bool APPEND>
@@ -126,15 +128,15 @@ __device__ __forceinline__ void kv_pack(const KvPackArgs& a) {
 }
 
 #ifndef LPQ_PACK_THREADS
-#define LPQ_PACK_THREADS 768
+#define LPQ_PACK_THREADS 1024
 #endif
 // Prompts and appending apart, so that the one keeps no registers for the other.
 #define LPQ_KV_PACK(keys, values, chunk, form, name)                              \
   LPQ_KV_PACK_ONE(keys, values, chunk, form, lpq_kv_pack_##name##_##chunk, false) \
   LPQ_KV_PACK_ONE(keys, values, chunk, form, lpq_kv_append_##name##_##chunk, true)
 #define LPQ_KV_PACK_ONE(keys, values, chunk, form, name, append)                 \
-  extern "C" __global__ void __launch_bounds__(                                  \
-      chunk / 2 * lpq::cuda::kPackWarps<keys>, LPQ_PACK_THREADS * 2 / (chunk * lpq::cuda::kPackWarps<keys>)) \
+  extern "C" __global__ void __launch_bounds__(lpq::cuda::pack_threads(chunk, lpq::cuda::KvForm::form),        \
+                                               LPQ_PACK_THREADS / lpq::cuda::pack_threads(chunk, lpq::cuda::KvForm::form)) \
       name(const __grid_constant__ lpq::cuda::KvPackArgs a) {                    \
     lpq::cuda::kv_pack<keys, values, chunk, lpq::cuda::KvForm::form, append>(a); \
   }

@@ -5,17 +5,17 @@
 namespace lpq::cuda {
 namespace {
 
-// Of a kernel: shared memory of a block, tokens of a tile.
+// Of a kernel: shared memory of a block, threads, tokens of a tile.
 struct Facts {
-  int shared, tokens;
+  int shared, threads, tokens;
 };
 template <int KEYS, int VALUES, int DIMS, KvForm FORM>
 Facts facts_of(bool wgmma) {
   using Hopper = HopperTile<KEYS, VALUES, DIMS, FORM>;
   using Portable = PrefillTile<KEYS, VALUES, DIMS, FORM>;
   static_assert(kPrefillShared<Portable> <= 99 << 10, "a block of 8.6 and 8.9 has 99 KiB");
-  return wgmma ? Facts{HopperShared<Hopper>::kBytes, Hopper::kTokens}
-               : Facts{kPrefillShared<Portable>, Portable::kTokens};
+  return wgmma ? Facts{HopperShared<Hopper>::kBytes, HopperShared<Hopper>::kThreads, Hopper::kTokens}
+               : Facts{kPrefillShared<Portable>, kPrefillWorkers, Portable::kTokens};
 }
 template <int KEYS, int VALUES, int DIMS>
 Facts facts_of(KvForm form, bool wgmma) {
@@ -66,7 +66,7 @@ void kv_prefill(const ops::KvDecode& of, const KvCache& c, KvDecodeArgs a, CudaE
   a.partial = partial.as<float>(), a.counters = exec.counters(static_cast<size_t>(splits > 1 ? tiles : 1));
   const char* const form = c.form == KvForm::kWords ? "_word_" : c.form == KvForm::kTokens ? "_token_" : "_channel_";
   exec.launch((wgmma ? "lpq_kv_prefill_sm90_" : "lpq_kv_prefill_") + c.bits_name() + form + std::to_string(c.dims),
-              Dim3(tiles * splits), Dim3(wgmma ? kHopperThreads : kPrefillWorkers), static_cast<unsigned>(facts.shared),
+              Dim3(tiles * splits), Dim3(facts.threads), static_cast<unsigned>(facts.shared),
               a);
 }
 

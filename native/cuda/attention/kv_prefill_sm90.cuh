@@ -26,18 +26,22 @@ template <class T>
 struct HopperRings {
   using Shared = HopperShared<T>;
   static constexpr int kTiles = Shared::kTiles, kWords = Shared::kWords;
-  // Registers of threads that multiply, and of those that bring words.
+  // Registers of threads that multiply, and of workers.
 #ifdef LPQ_PREFILL_MANY
-  static constexpr int kMany = LPQ_PREFILL_MANY, kFew = 504 - 2 * kMany;
+  static constexpr int kMany = T::kDims == 256 ? 216 : LPQ_PREFILL_MANY,
 #else
-  static constexpr int kMany = T::kDims == 256 ? 216 : 200, kFew = 504 - 2 * kMany;
+  static constexpr int kMany = T::kDims == 256 ? 216 : 192,
 #endif
+                       kFew = Shared::kWorkers == 1 ? 504 - 2 * kMany : 256 - kMany;
   uint32_t queries;
   __device__ __forceinline__ uint32_t tile(int n) const {
     return queries + Shared::kQueries + static_cast<uint32_t>(n % kTiles * T::kTileBytes);
   }
   __device__ __forceinline__ uint32_t words(int n) const {
-    return queries + Shared::kWordsAt + static_cast<uint32_t>(n % kWords * Shared::kStage);
+    const uint32_t first = queries + Shared::kWordsAt;
+    if (Shared::kWorkers == 1) return first + static_cast<uint32_t>(n % kWords * Shared::kKeyStage);
+    return first + static_cast<uint32_t>(n & 1 ? kWords * Shared::kKeyStage + (n >> 1) % kWords * Shared::kValueStage
+                                               : (n >> 1) % kWords * Shared::kKeyStage);
   }
   __device__ __forceinline__ uint32_t full(int n) const {
     return queries + Shared::kBarriersAt + static_cast<uint32_t>(n % kTiles * 8);
@@ -46,27 +50,31 @@ struct HopperRings {
   __device__ __forceinline__ static int turn(int n) { return n / kTiles & 1; }
 };
 
-template <class T>
+// Jobs are keys and values of tiles by turns; of two warpgroups one has all keys, one all values.
+template <class T, int WORKER>
 __device__ __forceinline__ void hopper_produce(const KvDecodeArgs& a, const PrefillOwn<T, kHopperRows>& own,
                                                const PrefillWalk<T>& walk, const HopperRings<T>& rings) {
   using R = HopperRings<T>;
+  constexpr int kWorkers = R::Shared::kWorkers;
   const int jobs = 2 * (walk.end - walk.begin);
   const auto fetch = [&](int job) {
     const int tile = walk.begin + (job >> 1);
-    if (job & 1) prefill_fetch<T, true>(a, walk, own.sequence, own.head, tile, rings.words(job));
+    if (kWorkers == 2 ? WORKER : job & 1)
+      prefill_fetch<T, true>(a, walk, own.sequence, own.head, tile, rings.words(job));
     else prefill_fetch<T, false>(a, walk, own.sequence, own.head, tile, rings.words(job));
     cp_async_commit();
   };
 #pragma unroll
-  for (int job = 0; job < R::kWords - 1; ++job) fetch(job);
+  for (int n = 0; n < R::kWords - 1; ++n) fetch(WORKER + n * kWorkers);
 #pragma unroll 1
-  for (int job = 0; job < jobs; ++job) {
+  for (int job = WORKER; job < jobs; job += kWorkers) {
     const int tile = walk.begin + (job >> 1);
     cp_async_wait<R::kWords - 2>();
-    bar_sync(1, kPrefillWorkers);  // all copies have come, and the words before them have been read
-    fetch(job + R::kWords - 1);
+    bar_sync(1 + WORKER, kPrefillWorkers);  // all copies have come, and the words before them have been read
+    fetch(job + (R::kWords - 1) * kWorkers);
     if (job >= R::kTiles) mbarrier_wait_parity(rings.empty(job), R::turn(job) ^ 1);
-    if (job & 1) prefill_halves<T, true>(a, walk, own.sequence, own.head, tile, rings.words(job), rings.tile(job));
+    if (kWorkers == 2 ? WORKER : job & 1)
+      prefill_halves<T, true>(a, walk, own.sequence, own.head, tile, rings.words(job), rings.tile(job));
     else prefill_halves<T, false>(a, walk, own.sequence, own.head, tile, rings.words(job), rings.tile(job));
     fence_proxy_async_shared();
     __syncwarp();
@@ -81,7 +89,7 @@ __device__ __forceinline__ void hopper_merge(uint32_t to, PrefillState<DIMS>& st
   const int thread = static_cast<int>(threadIdx.x) & 127;
   const auto at = [&](int i) { return to + static_cast<uint32_t>((i * 128 + thread) * 16); };
   const auto word = [](float f) { return __float_as_uint(f); };
-  bar_sync(4, kHopperMultipliers);
+  bar_sync(5, kHopperMultipliers);
   if (threadIdx.x >= 128) {
 #pragma unroll
     for (int m = 0; m < DIMS / 8; ++m)
@@ -90,7 +98,7 @@ __device__ __forceinline__ void hopper_merge(uint32_t to, PrefillState<DIMS>& st
     st_shared_v4(at(DIMS / 8), make_uint4(word(state.most[0]), word(state.most[1]), word(state.total[0]),
                                           word(state.total[1])));
   }
-  bar_sync(4, kHopperMultipliers);
+  bar_sync(5, kHopperMultipliers);
   if (threadIdx.x >= 128) return;
   const float4 other = ld_shared_f4(at(DIMS / 8));
   const float most[2] = {other.x, other.y}, total[2] = {other.z, other.w};
@@ -131,7 +139,7 @@ __device__ __forceinline__ void hopper_multiply(const KvDecodeArgs& a, const Pre
     st_shared_v4(queries + prefill_place<64>(i / kChunks, i % kChunks), scale.queries(x));
   }
   fence_proxy_async_shared();
-  bar_sync(2 + warpgroup, 128);
+  bar_sync(3 + warpgroup, 128);
   int sees[2];
 #pragma unroll
   for (int c = 0; c < 2; ++c) sees[c] = own.sees(walk, own.first_row + own_row + (lane >> 2) + 8 * c);
@@ -219,7 +227,7 @@ __device__ __forceinline__ void hopper_multiply(const KvDecodeArgs& a, const Pre
   if (a.splits > 1)
     prefill_join<T, kHopperRows, kHopperMultipliers>(
         a, own, thread, reinterpret_cast<unsigned*>(dynamic_shared() + HopperShared<T>::kFlagAt),
-        [] { bar_sync(4, kHopperMultipliers); });
+        [] { bar_sync(5, kHopperMultipliers); });
 }
 
 template <class T>
@@ -236,7 +244,9 @@ __device__ __forceinline__ void kv_prefill_sm90(const KvDecodeArgs& a) {
   __syncthreads();
   if (threadIdx.x >= kHopperMultipliers) {
     setmaxnreg_dec<R::kFew>();
-    hopper_produce<T>(a, own, walk, rings);
+    if (R::Shared::kWorkers == 1 || threadIdx.x < kHopperMultipliers + kPrefillWorkers)
+      hopper_produce<T, 0>(a, own, walk, rings);
+    else hopper_produce<T, R::Shared::kWorkers - 1>(a, own, walk, rings);
   } else {
     setmaxnreg_inc<R::kMany>();
     hopper_multiply<T>(a, own, walk, rings);
@@ -247,7 +257,8 @@ __device__ __forceinline__ void kv_prefill_sm90(const KvDecodeArgs& a) {
 
 #if LPQ_HAS_WGMMA
 #define LPQ_KV_PREFILL_SM90(keys, values, dims, form, name)                                            \
-  extern "C" __global__ void __launch_bounds__(lpq::cuda::kHopperThreads, 1)                           \
+  extern "C" __global__ void __launch_bounds__(                                                        \
+      lpq::cuda::HopperShared<lpq::cuda::HopperTile<keys, values, dims, lpq::cuda::KvForm::form>>::kThreads, 1) \
       lpq_kv_prefill_sm90_##name##_##dims(const __grid_constant__ lpq::cuda::KvDecodeArgs a) {         \
     lpq::cuda::kv_prefill_sm90<lpq::cuda::HopperTile<keys, values, dims, lpq::cuda::KvForm::form>>(a); \
   }

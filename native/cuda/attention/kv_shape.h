@@ -57,15 +57,14 @@ struct KvPackArgs {
   unsigned* counters;  // [sequences], 0 before and after
 };
 
-// Warps for 64 dims of kv_pack.cuh: a thread has 32 pairs of keys.
-template <int KEY_BITS>
-constexpr int kPackWarps = KEY_BITS == 2 ? 8 : 4;
-// Bytes of shared memory of a block of kv_pack.cuh: of keys ranges and groups, of values a KiB a warp.
-constexpr int kv_pack_shared(int key_bits, int chunk, int block, int key_group, bool by_token) {
-  const int warps = key_bits == 2 ? 8 : 4, parts = chunk / 64, lines = key_group < 64 ? 2 * parts : parts,
+// Warps for 64 dims of kv_pack.cuh, so that a thread has 16 pairs of keys (2 bits: 32).
+constexpr int kPackWarps = 8;
+// Bytes of shared memory of a block of kv_pack.cuh: of keys ranges and groups, of values 512 a warp.
+constexpr int kv_pack_shared(int chunk, int block, int key_group, bool by_token) {
+  const int parts = chunk / 64, lines = key_group < 64 ? 2 * parts : parts,
             keys = by_token ? block * (4 * lines + 16 * (key_group == 128 ? 1 : lines))
-                            : parts * (block / key_group) * (256 * warps + 1024),
-            values = parts * warps * 1024;
+                            : parts * (block / key_group) * (256 * kPackWarps + 1024),
+            values = parts * kPackWarps * 512;
   return keys > values ? keys : values;
 }
 

@@ -15,16 +15,16 @@ __device__ __forceinline__ void pack_values(const KvPackArgs& a, const KvPackBlo
   // Lanes, and codes of a word, that share a group; groups of a lane's word and of a token.
   constexpr int kAcross = GROUP / 2 >= kLanes ? kLanes : GROUP / 2, kDeep = GROUP < kInChunk ? 1 : GROUP / kInChunk,
                 kGroups = R / kDeep, kOfToken = CHUNK / GROUP;
-  constexpr int U = BITS == 8 ? 8 : kGroups * 32 / R > 16 ? 16 / kGroups : 32 / R, V = U * kGroups,
+  constexpr int U = BITS == 8 ? 4 : 16 / R, V = U * kGroups,
                 kOwn = V > kAcross ? V / kAcross : 1;
-  static_assert(kLanes >= 1 && kLanes <= 32 && kDeep <= R && kAtOnce * U * kOfToken * 16 <= 1024);
+  static_assert(kLanes >= 1 && kLanes <= 32 && kDeep <= R && kAtOnce * U * kOfToken * 16 <= 512);
   const KvDecodeArgs& p = a.places;
   const int lane = static_cast<int>(threadIdx.x & 31), across_word = lane % kLanes, row = lane / kLanes;
   unsigned char* const words = a.values + b.page * p.values_page + static_cast<long long>(b.head) * p.value_head +
                                (dim / R + 2 * across_word) * 2;
   unsigned char* const numbers =
       a.value_numbers + b.page * p.value_numbers_page + static_cast<long long>(b.head) * p.value_number_head;
-  const uint32_t groups = shared_address(dynamic_shared()) + static_cast<uint32_t>(warp * 1024);
+  const uint32_t groups = shared_address(dynamic_shared()) + static_cast<uint32_t>(warp * 512);
   const auto of_token = [&](int k) { return (k * kDeep * kInChunk + 2 * across_word) / GROUP; };
 #pragma unroll 1
   for (int first = warp * kAtOnce * U; first < tokens; first += warps * kAtOnce * U) {

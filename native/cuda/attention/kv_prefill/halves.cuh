@@ -145,16 +145,18 @@ __device__ __forceinline__ void prefill_rows(const KvDecodeArgs& a, uint32_t fro
 template <class T>
 __device__ __forceinline__ void prefill_tail(const KvDecodeArgs& a, const unsigned short* rows, int sequence, int head,
                                              int first, int tail, uint32_t to) {
-  constexpr int kChunks = T::kDims / 8;
-#pragma unroll 4
-  for (int i = static_cast<int>(threadIdx.x) % kPrefillWorkers; i < T::kTokens * kChunks; i += kPrefillWorkers) {
-    const int row = i / kChunks, token = first + row;
-    uint4 x = make_uint4(0, 0, 0, 0);
-    if (token < tail)
-      x = *reinterpret_cast<const uint4*>(
-          rows + ((static_cast<long long>(sequence) * a.room + token) * a.kv_heads + head) * T::kDims + i % kChunks * 8);
-    st_shared_v4(to + prefill_place<T::kTokens>(row, i % kChunks), x);
+  constexpr int kChunks = T::kDims / 8, kStep = kPrefillWorkers / kChunks;
+  const int thread = static_cast<int>(threadIdx.x) % kPrefillWorkers, c = thread % kChunks;
+  const unsigned short* const from =
+      rows + (static_cast<long long>(sequence) * a.room * a.kv_heads + head) * T::kDims + 8 * c;
+#pragma unroll 1
+  for (int row = thread / kChunks; row < T::kTokens; row += kStep) {
+    const bool there = first + row < tail;
+    cp_async_16(to + prefill_place<T::kTokens>(row, c),
+                from + static_cast<long long>(there ? first + row : 0) * a.kv_heads * T::kDims, there ? 16 : 0);
   }
+  cp_async_commit();
+  cp_async_wait<0>();
 }
 
 // Keys, or values, of a tile that was fetched, or of the tail.

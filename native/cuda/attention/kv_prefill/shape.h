@@ -42,15 +42,22 @@ using PrefillTile = PrefillShape<KEYS, VALUES, DIMS, FORM, DIMS == 64 ? 128 : DI
 template <class T>
 constexpr int kPrefillShared = (kPrefillRows + 2 * T::kTokens) * T::kDims * 2 + T::kKeyStage + T::kValueStage;
 
-// That by wgmma: rings of tiles of halves, and before them of words.
-constexpr int kHopperRows = 128, kHopperMultipliers = 256, kHopperThreads = kHopperMultipliers + kPrefillWorkers;
+// That by wgmma: rings of tiles of halves, and before them of words, of each warpgroup of workers its own.
+constexpr int kHopperRows = 128, kHopperMultipliers = 256;
 template <int KEYS, int VALUES, int DIMS, KvForm FORM>
-using HopperTile = PrefillShape<KEYS, VALUES, DIMS, FORM, DIMS == 256 ? 64 : 128>;
+using HopperTile =
+    PrefillShape<KEYS, VALUES, DIMS, FORM, DIMS == 256 || (DIMS == 128 && KEYS + VALUES == 16) ? 64 : 128>;
 template <class T>
 struct HopperShared {
-  static constexpr int kTiles = T::kDims == 256 ? 3 : 4, kWords = 3, kStage = (T::kStage + 127) / 128 * 128;
+  // Of heads of 256 dims there is no room for the words of two.
+  static constexpr int kWorkers = T::kDims == 256 ? 1 : 2, kTiles = T::kDims == 256 ? 3 : 4,
+                       kWords = kWorkers == 1 ? 3 : 2;
+  static constexpr int stage(int bytes) { return (bytes + 127) / 128 * 128; }
+  static constexpr int kKeyStage = stage(kWorkers == 1 ? T::kStage : T::kKeyStage),
+                       kValueStage = kWorkers == 1 ? 0 : stage(T::kValueStage);
+  static constexpr int kThreads = kHopperMultipliers + kWorkers * kPrefillWorkers;
   static constexpr int kQueries = kHopperRows * T::kDims * 2, kWordsAt = kQueries + kTiles * T::kTileBytes,
-                       kBarriersAt = kWordsAt + kWords * kStage, kFlagAt = kBarriersAt + 16 * kTiles,
+                       kBarriersAt = kWordsAt + kWords * (kKeyStage + kValueStage), kFlagAt = kBarriersAt + 16 * kTiles,
                        kBytes = kFlagAt + 16;
   static_assert(kBytes <= 227 << 10);
 };
