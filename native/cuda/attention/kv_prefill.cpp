@@ -40,8 +40,8 @@ Facts facts_of(const KvCache& c, bool wgmma) {
 int64_t choose_splits(int64_t tiles, int64_t units, int64_t at_once) {
   int64_t best = 1, least = INT64_MAX;
   for (int64_t splits = 1; splits <= 64 && splits <= std::max<int64_t>(units, 1); ++splits) {
-    const int64_t cost = div_up(tiles * splits, at_once) * (div_up(units, splits) + 2) * 10 +
-                         (splits > 1 ? 10 + 4 * splits : 0);
+    const int64_t cost =
+        div_up(tiles * splits, at_once) * (div_up(units, splits) + 2) * 10 + (splits > 1 ? 10 + 4 * splits : 0);
     if (cost < least) least = cost, best = splits;
   }
   return best;
@@ -66,8 +66,7 @@ void kv_prefill(const ops::KvDecode& of, const KvCache& c, KvDecodeArgs a, CudaE
   a.partial = partial.as<float>(), a.counters = exec.counters(static_cast<size_t>(splits > 1 ? tiles : 1));
   const char* const form = c.form == KvForm::kWords ? "_word_" : c.form == KvForm::kTokens ? "_token_" : "_channel_";
   exec.launch((wgmma ? "lpq_kv_prefill_sm90_" : "lpq_kv_prefill_") + c.bits_name() + form + std::to_string(c.dims),
-              Dim3(tiles * splits), Dim3(facts.threads), static_cast<unsigned>(facts.shared),
-              a);
+              Dim3(tiles * splits), Dim3(facts.threads), static_cast<unsigned>(facts.shared), a);
 }
 
 }  // namespace lpq::cuda

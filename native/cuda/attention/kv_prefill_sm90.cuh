@@ -95,8 +95,8 @@ __device__ __forceinline__ void hopper_merge(uint32_t to, PrefillState<DIMS>& st
     for (int m = 0; m < DIMS / 8; ++m)
       st_shared_v4(at(m), make_uint4(word(state.out[m][0]), word(state.out[m][1]), word(state.out[m][2]),
                                      word(state.out[m][3])));
-    st_shared_v4(at(DIMS / 8), make_uint4(word(state.most[0]), word(state.most[1]), word(state.total[0]),
-                                          word(state.total[1])));
+    st_shared_v4(at(DIMS / 8),
+                 make_uint4(word(state.most[0]), word(state.most[1]), word(state.total[0]), word(state.total[1])));
   }
   bar_sync(5, kHopperMultipliers);
   if (threadIdx.x >= 128) return;
@@ -114,8 +114,7 @@ __device__ __forceinline__ void hopper_merge(uint32_t to, PrefillState<DIMS>& st
     const float4 four = ld_shared_f4(at(m));
     const float add[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-      state.out[m][i] = __fmaf_rn(add[i], share[i >> 1], state.out[m][i] * own_share[i >> 1]);
+    for (int i = 0; i < 4; ++i) state.out[m][i] = __fmaf_rn(add[i], share[i >> 1], state.out[m][i] * own_share[i >> 1]);
   }
 }
 
@@ -128,7 +127,8 @@ __device__ __forceinline__ void hopper_multiply(const KvDecodeArgs& a, const Pre
   const int warp = __shfl_sync(0xffffffffu, thread >> 5, 0), warpgroup = warp >> 2;
   // Of 64 rows or fewer both warpgroups have the same, and tiles by turns.
   const bool turns = own.rows - own.first_row <= 64;
-  const int own_row = (turns ? 0 : 64 * warpgroup) + 16 * (warp & 3), first_row = own.first_row + own_row - 16 * (warp & 3);
+  const int own_row = (turns ? 0 : 64 * warpgroup) + 16 * (warp & 3),
+            first_row = own.first_row + own_row - 16 * (warp & 3);
   const PrefillScale scale(a.scale);
   const uint32_t queries = rings.queries + static_cast<uint32_t>(warpgroup * 64 * D * 2);
 #pragma unroll 4
@@ -177,8 +177,7 @@ __device__ __forceinline__ void hopper_multiply(const KvDecodeArgs& a, const Pre
     const auto multiply_values = [&](int job) {
       const uint64_t v = wgmma_descriptor_rows(rings.tile(job), N * 128);
 #pragma unroll
-      for (int n = 0; n < N / 16; ++n)
-        wgmma_k16_rows<false>(state.out, p[n], v + static_cast<uint64_t>(n * 128), true);
+      for (int n = 0; n < N / 16; ++n) wgmma_k16_rows<false>(state.out, p[n], v + static_cast<uint64_t>(n * 128), true);
       wgmma_commit();
     };
     // Sums are read behind waits only.
@@ -256,11 +255,11 @@ __device__ __forceinline__ void kv_prefill_sm90(const KvDecodeArgs& a) {
 #endif
 
 #if LPQ_HAS_WGMMA
-#define LPQ_KV_PREFILL_SM90(keys, values, dims, form, name)                                            \
-  extern "C" __global__ void __launch_bounds__(                                                        \
+#define LPQ_KV_PREFILL_SM90(keys, values, dims, form, name)                                                     \
+  extern "C" __global__ void __launch_bounds__(                                                                 \
       lpq::cuda::HopperShared<lpq::cuda::HopperTile<keys, values, dims, lpq::cuda::KvForm::form>>::kThreads, 1) \
-      lpq_kv_prefill_sm90_##name##_##dims(const __grid_constant__ lpq::cuda::KvDecodeArgs a) {         \
-    lpq::cuda::kv_prefill_sm90<lpq::cuda::HopperTile<keys, values, dims, lpq::cuda::KvForm::form>>(a); \
+      lpq_kv_prefill_sm90_##name##_##dims(const __grid_constant__ lpq::cuda::KvDecodeArgs a) {                  \
+    lpq::cuda::kv_prefill_sm90<lpq::cuda::HopperTile<keys, values, dims, lpq::cuda::KvForm::form>>(a);          \
   }
 #else
 #define LPQ_KV_PREFILL_SM90(keys, values, dims, form, name)

@@ -23,7 +23,7 @@ __device__ __forceinline__ void pack_keys(const KvPackArgs& a, const KvPackBlock
   unsigned char* const numbers =
       a.key_numbers + b.page * p.key_numbers_page + static_cast<long long>(b.head) * p.key_number_head;
   const uint32_t shared = shared_address(dynamic_shared());
-  uint32_t groups;  // as they are handed over
+  uint32_t groups;                                       // as they are handed over
   const int together = BY_TOKEN ? 1 : p.key_group / 32;  // 1, 2 or 4 thirties-two of tokens share a group
   if constexpr (BY_TOKEN) {
     // Ranges [16 or 32 lanes' dims][tokens], groups [group][tokens].
@@ -50,8 +50,7 @@ __device__ __forceinline__ void pack_keys(const KvPackArgs& a, const KvPackBlock
     for (int n = static_cast<int>(threadIdx.x); n < 32 * S * count; n += 32 * W * parts) {
       const int token = n % (32 * S), group = n / (32 * S), t = b.token + token;
       uint32_t range = ld_shared(ranges + static_cast<uint32_t>((group * 32 * S + token) * 4));
-      if (count < lines)
-        range = min_nan_f16x2(range, ld_shared(ranges + static_cast<uint32_t>((32 * S + token) * 4)));
+      if (count < lines) range = min_nan_f16x2(range, ld_shared(ranges + static_cast<uint32_t>((32 * S + token) * 4)));
       range = pack_first_zero(range, p.key_group, [&](int i) {
         return static_cast<uint32_t>(
             b.from[static_cast<long long>(token) * b.row + ((first_group + group) << shift) + i]);
@@ -76,7 +75,8 @@ __device__ __forceinline__ void pack_keys(const KvPackArgs& a, const KvPackBlock
 #pragma unroll
       for (int i = 0; i < I; ++i) range.add(x[s][i]);
       if ((s & (together - 1)) == together - 1) {
-        st_shared_v2(ranges + static_cast<uint32_t>(((s / together * W + warp) * 32 + lane) * 8), range.low, range.high);
+        st_shared_v2(ranges + static_cast<uint32_t>(((s / together * W + warp) * 32 + lane) * 8), range.low,
+                     range.high);
         range = KvRange2();
       }
     }
@@ -90,8 +90,7 @@ __device__ __forceinline__ void pack_keys(const KvPackArgs& a, const KvPackBlock
         all.low = min_nan_f16x2(all.low, found.x), all.high = max_nan_f16x2(all.high, found.y);
       }
       const uint32_t smallest = pack_first_zero(c & 1 ? all.of_high() : all.of_low(), p.key_group, [&](int i) {
-        return static_cast<uint32_t>(
-            b.from[static_cast<long long>(32 * together * group + i) * b.row + dim + c]);
+        return static_cast<uint32_t>(b.from[static_cast<long long>(32 * together * group + i) * b.row + dim + c]);
       });
       const KvPackGroup g = pack_group<BITS>(a, smallest);
       pack_give(groups + static_cast<uint32_t>(n * 16), g);

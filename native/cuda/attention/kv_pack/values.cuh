@@ -15,8 +15,7 @@ __device__ __forceinline__ void pack_values(const KvPackArgs& a, const KvPackBlo
   // Lanes, and codes of a word, that share a group; groups of a lane's word and of a token.
   constexpr int kAcross = GROUP / 2 >= kLanes ? kLanes : GROUP / 2, kDeep = GROUP < kInChunk ? 1 : GROUP / kInChunk,
                 kGroups = R / kDeep, kOfToken = CHUNK / GROUP;
-  constexpr int U = BITS == 8 ? 4 : 16 / R, V = U * kGroups,
-                kOwn = V > kAcross ? V / kAcross : 1;
+  constexpr int U = BITS == 8 ? 4 : 16 / R, V = U * kGroups, kOwn = V > kAcross ? V / kAcross : 1;
   static_assert(kLanes >= 1 && kLanes <= 32 && kDeep <= R && kAtOnce * U * kOfToken * 16 <= 512);
   const KvDecodeArgs& p = a.places;
   const int lane = static_cast<int>(threadIdx.x & 31), across_word = lane % kLanes, row = lane / kLanes;
@@ -75,7 +74,8 @@ __device__ __forceinline__ void pack_values(const KvPackArgs& a, const KvPackBlo
         for (int j = k * kDeep; j < (k + 1) * kDeep; ++j) pack_likely_pair(word, x[u][j], g, g, BITS * j, unsure);
         if (unsure)
 #pragma unroll
-          for (int j = k * kDeep; j < (k + 1) * kDeep; ++j) word += pack_correction<BITS>(x[u][j], g.whole(), g.whole()) << BITS * j;
+          for (int j = k * kDeep; j < (k + 1) * kDeep; ++j)
+            word += pack_correction<BITS>(x[u][j], g.whole(), g.whole()) << BITS * j;
       }
       *reinterpret_cast<uint32_t*>(words + static_cast<long long>(b.token + first + u * kAtOnce + row) * p.value_row) =
           word;

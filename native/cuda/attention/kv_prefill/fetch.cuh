@@ -61,11 +61,12 @@ __device__ __forceinline__ void prefill_copy_numbers(const KvDecodeArgs& a, uint
     constexpr int pieces = T::kNumberTokens / T::kUnits / 8;
     for (int i = thread; i < 2 * pieces * groups; i += kPrefillWorkers) {
       const int piece = i % pieces, kind = i / pieces & 1, group = i / pieces / 2;
-      const int t = token + (T::kParts == 1 ? 8 * piece
-                                            : 32 * (8 * piece / T::kNumberRun) + 8 * piece % T::kNumberRun + (part & -8));
-      cp_async_16(to + static_cast<uint32_t>(((group * 2 + kind) * T::kNumberTokens + unit * T::kUnit + 8 * piece) * 2),
-                  lines + static_cast<long long>(group) * apart + (t & -a.run) * 4 + kind * a.run * 2 +
-                      (t & (a.run - 1)) * 2);
+      const int t =
+          token +
+          (T::kParts == 1 ? 8 * piece : 32 * (8 * piece / T::kNumberRun) + 8 * piece % T::kNumberRun + (part & -8));
+      cp_async_16(
+          to + static_cast<uint32_t>(((group * 2 + kind) * T::kNumberTokens + unit * T::kUnit + 8 * piece) * 2),
+          lines + static_cast<long long>(group) * apart + (t & -a.run) * 4 + kind * a.run * 2 + (t & (a.run - 1)) * 2);
     }
   }
 }

@@ -14,8 +14,8 @@ template <int BITS, int J>
 __device__ __forceinline__ uint32_t prefill_codes(uint32_t word) {
   constexpr int kDown = BITS * J + BITS <= 10 ? 0 : BITS == 2 ? 10 : 8, kAt = BITS * J - kDown;
   constexpr uint32_t kMask = (((1u << BITS) - 1) << kAt) * 0x10001u;
-  constexpr uint32_t kUnit = static_cast<uint32_t>((15 - kAt) << 10) * 0x10001u,          // 2^-kAt
-      kLess = (0x8000u | static_cast<uint32_t>((25 - kAt) << 10)) * 0x10001u;  // -2^(10 - kAt)
+  constexpr uint32_t kUnit = static_cast<uint32_t>((15 - kAt) << 10) * 0x10001u,  // 2^-kAt
+      kLess = (0x8000u | static_cast<uint32_t>((25 - kAt) << 10)) * 0x10001u;     // -2^(10 - kAt)
   return fma_x2<false>(and_xor(word >> kDown, kMask, 0x64006400u), kUnit, kLess);
 }
 // Bytes 2 X and 2 X + 1.
@@ -103,8 +103,7 @@ __device__ __forceinline__ void prefill_rows(const KvDecodeArgs& a, uint32_t fro
   uint32_t words[kOwn][4];
 #pragma unroll
   for (int u = 0; u < kOwn; ++u)
-    ld_shared_v4(words[u],
-                 from + static_cast<uint32_t>(token * kRow + (((first + u) ^ kv_turn<kRow>(token)) << 4)));
+    ld_shared_v4(words[u], from + static_cast<uint32_t>(token * kRow + (((first + u) ^ kv_turn<kRow>(token)) << 4)));
   PrefillNumbers n;
   if constexpr (WORDS) {
     n = prefill_numbers<T>(numbers, 0, token, there);
@@ -168,7 +167,8 @@ __device__ __forceinline__ void prefill_halves(const KvDecodeArgs& a, const Pref
     return prefill_tail<T>(a, VALUE ? a.tail_values : a.tail_keys, sequence, head, first - walk.length,
                            walk.total - walk.length, to);
   const int part = prefill_part<T>(tile);
-  if constexpr (VALUE) prefill_rows<T, T::kValueBits, T::kInWords>(a, from, to, part, walk.length - first, a.value_group);
+  if constexpr (VALUE)
+    prefill_rows<T, T::kValueBits, T::kInWords>(a, from, to, part, walk.length - first, a.value_group);
   else if constexpr (T::kInWords) prefill_rows<T, T::kKeyBits, true>(a, from, to, part, walk.length - first, 0);
   else prefill_keys<T>(a, from, to, part);
 }

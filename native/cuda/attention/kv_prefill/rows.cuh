@@ -101,8 +101,7 @@ __device__ __forceinline__ void prefill_weights(const float (&score)[N][4], int 
 
 // Dims 2 j and the next, or four, of y.
 __device__ __forceinline__ void prefill_write(const KvDecodeArgs& a, long long at, float low, float high) {
-  if (a.store == kKvStoreF32)
-    *reinterpret_cast<float2*>(static_cast<float*>(a.y) + at) = make_float2(low, high);
+  if (a.store == kKvStoreF32) *reinterpret_cast<float2*>(static_cast<float*>(a.y) + at) = make_float2(low, high);
   else
     *reinterpret_cast<uint32_t*>(static_cast<unsigned short*>(a.y) + at) =
         a.store == kKvStoreBf16 ? cvt_x2<true>(low, high) : cvt_x2<false>(low, high);
@@ -114,8 +113,7 @@ __device__ __forceinline__ void prefill_store(const KvDecodeArgs& a, const Prefi
                                               PrefillState<T::kDims>& state) {
   constexpr int D = T::kDims;
   const int lane = static_cast<int>(threadIdx.x & 31), t = lane & 3;
-  float* const record =
-      a.partial + (static_cast<long long>(own.tile) * a.splits + own.split) * kPrefillRecord<ROWS, D>;
+  float* const record = a.partial + (static_cast<long long>(own.tile) * a.splits + own.split) * kPrefillRecord<ROWS, D>;
 #pragma unroll
   for (int c = 0; c < 2; ++c) {
     float total = state.total[c];

@@ -38,7 +38,10 @@ struct PrefillShape {
 // The kernel for devices without wgmma: rows, threads and tokens of a block.
 constexpr int kPrefillRows = 64;
 template <int KEYS, int VALUES, int DIMS, KvForm FORM>
-using PrefillTile = PrefillShape<KEYS, VALUES, DIMS, FORM, DIMS == 64 ? 128 : DIMS == 128 ? 64 : 32>;
+using PrefillTile = PrefillShape<KEYS, VALUES, DIMS, FORM,
+                                 DIMS == 64    ? 128
+                                 : DIMS == 128 ? 64
+                                               : 32>;
 template <class T>
 constexpr int kPrefillShared = (kPrefillRows + 2 * T::kTokens) * T::kDims * 2 + T::kKeyStage + T::kValueStage;
 

@@ -58,7 +58,9 @@ struct PrefillOwn {
     return walk;
   }
   // One past the newest token that a row sees.
-  __device__ __forceinline__ int sees(const PrefillWalk<T>& walk, int row) const { return walk.before + row / group + 1; }
+  __device__ __forceinline__ int sees(const PrefillWalk<T>& walk, int row) const {
+    return walk.before + row / group + 1;
+  }
   // Where a row is in q and y.
   __device__ __forceinline__ long long at(const KvDecodeArgs& a, int row) const {
     const int query = row / group;
