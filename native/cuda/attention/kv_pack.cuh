@@ -127,9 +127,6 @@ __device__ __forceinline__ void kv_pack(const KvPackArgs& a) {
   if (a.early) griddepcontrol_wait();
 }
 
-#ifndef LPQ_PACK_THREADS
-#define LPQ_PACK_THREADS 1024
-#endif
 // Prompts and appending apart, so that the one keeps no registers for the other.
 #define LPQ_KV_PACK(keys, values, chunk, form, name)                              \
   LPQ_KV_PACK_ONE(keys, values, chunk, form, lpq_kv_pack_##name##_##chunk, false) \
@@ -137,7 +134,7 @@ __device__ __forceinline__ void kv_pack(const KvPackArgs& a) {
 #define LPQ_KV_PACK_ONE(keys, values, chunk, form, name, append)                  \
   extern "C" __global__ void __launch_bounds__(                                   \
       lpq::cuda::pack_threads(chunk, lpq::cuda::KvForm::form),                    \
-      LPQ_PACK_THREADS / lpq::cuda::pack_threads(chunk, lpq::cuda::KvForm::form)) \
+      1024 / lpq::cuda::pack_threads(chunk, lpq::cuda::KvForm::form)) \
       name(const __grid_constant__ lpq::cuda::KvPackArgs a) {                     \
     lpq::cuda::kv_pack<keys, values, chunk, lpq::cuda::KvForm::form, append>(a);  \
   }

@@ -27,11 +27,7 @@ struct HopperRings {
   using Shared = HopperShared<T>;
   static constexpr int kTiles = Shared::kTiles, kWords = Shared::kWords;
   // Registers of threads that multiply, and of workers.
-#ifdef LPQ_PREFILL_MANY
-  static constexpr int kMany = T::kDims == 256 ? 216 : LPQ_PREFILL_MANY,
-#else
   static constexpr int kMany = T::kDims == 256 ? 216 : 192,
-#endif
                        kFew = Shared::kWorkers == 1 ? 504 - 2 * kMany : 256 - kMany;
   uint32_t queries;
   __device__ __forceinline__ uint32_t tile(int n) const {
