@@ -33,8 +33,9 @@ const archs = (process.env.LPQ_CUDA_ARCHS ?? '80,86,89,90a,ptx80').split(',').fi
 const packed = ['gemm', 'attention'].map((room) => path.join('cuda', room) + path.sep);
 const archsOf = ({ header, needs }) => {
   if (needs === 'sm_90a') return archs.filter((arch) => arch === '90a');
+  const portable = needs === 'portable' ? archs.filter((arch) => arch !== '90a') : archs;
   const shared = packed.some((room) => header.startsWith(room)) && archs.includes('80');
-  return shared ? archs.filter((arch) => arch !== '86' && arch !== '89') : archs;
+  return shared ? portable.filter((arch) => arch !== '86' && arch !== '89') : portable;
 };
 const codeOf = (unit) =>
   archsOf(unit).map((arch) =>

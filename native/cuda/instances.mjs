@@ -1,6 +1,7 @@
 // The kernels that are made of templates: for each file that the build compiles, the header that declares them and the calls of
 // its macros. Files of one header compile side by side. scripts/build-cuda.mjs writes each row out as native/build/cuda/NAME.cu.
-//   { name, header, headers, needs, defines, calls }  headers: where there are several; needs: 'sm_90a' where no other device can run any of its kernels.
+//   { name, header, headers, needs, defines, calls }  headers: where there are several; needs: 'sm_90a' where no other device can run any of its kernels,
+//   'portable' where devices with wgmma run others.
 
 /** Codes of packed products; `wide`: with the kernel of wide strips. */
 const CODES = [
@@ -193,6 +194,13 @@ const CACHES = [
   { name: '8', keys: 8, values: 8 },
   { name: '84', keys: 8, values: 4 },
 ];
+/** Many queries over a cache: sizes of groups are told at run time. */
+const prefills = (macro, { name, keys, values }) =>
+  [64, 128, 256].flatMap((dims) =>
+    [['kFine', 'channel'], ['kTokens', 'token'], ...(name === '2' ? [] : [['kWords', 'word']])].map(([form, word]) =>
+      call(macro, keys, values, dims, form, `${name}_${word}`),
+    ),
+  );
 const attention = [
   ...ACTIVATIONS.map(({ dtype, bf16 }) => ({
     name: `cached_${dtype}`,
@@ -208,11 +216,21 @@ const attention = [
       ),
     ),
   })),
-  {
-    name: 'kv_prefill',
-    header: 'cuda/attention/kv_prefill.cuh',
-    calls: [64, 128, 256].map((dims) => call('LPQ_KV_PREFILL', dims)),
-  },
+  // The one for devices without wgmma, and the one for those with it.
+  ...CACHES.flatMap((cache) => [
+    {
+      name: `kv_prefill_${cache.name}`,
+      header: 'cuda/attention/kv_prefill.cuh',
+      needs: 'portable',
+      calls: prefills('LPQ_KV_PREFILL', cache),
+    },
+    {
+      name: `kv_prefill_sm90_${cache.name}`,
+      header: 'cuda/attention/kv_prefill_sm90.cuh',
+      needs: 'sm_90a',
+      calls: prefills('LPQ_KV_PREFILL_SM90', cache),
+    },
+  ]),
   {
     name: 'kv_pack',
     header: 'cuda/attention/kv_pack.cuh',

@@ -10,6 +10,7 @@
 #include "attention_case.h"
 #include "cuda/attention/kv_decode.cuh"
 #include "cuda/attention/kv_prefill.cuh"
+#include "cuda/attention/kv_prefill_sm90.cuh"
 
 using namespace lpq::cuda;
 using namespace lpq::test;
@@ -82,42 +83,58 @@ void one(KvCase c, int warps, int stages) {
     }
 }
 
-// Many queries: y is full of NaN before.
-template <int DIMS>
-void prefill(KvCase c, int bits, int value_bits, KvForm form) {
-  c.bits = bits, c.value_bits = value_bits, c.dims = DIMS, c.form = form;
+// Many queries, by either kernel: y is full of NaN before.
+template <int KEYS, int VALUES, int DIMS, KvForm FORM>
+void prefill(KvCase c, int queries, float sign = 1) {
+  c.bits = KEYS, c.value_bits = VALUES, c.dims = DIMS, c.form = FORM, c.queries = queries;
   KvData data(c, ++seed);
-  KvDecodeArgs a = data.args;
-  std::vector<float> y(static_cast<size_t>(c.sequences * c.queries * c.heads * DIMS), NAN);
-  unsigned fault = 0;
-  a.y = y.data(), a.store = kKvStoreF32, a.fault = &fault;
-  const auto fail = [&](const std::string& what) {
-    if (++failures <= 20)
-      std::printf("FAIL prefill k%d v%d d%d form %d: %s\n", bits, value_bits, DIMS, static_cast<int>(form),
-                  what.c_str());
-  };
-  ++checks;
-  try {
-    simt::run(c.sequences * c.kv_heads * ((c.queries * (c.heads / c.kv_heads) + kPrefillRows - 1) / kPrefillRows),
-              kPrefillThreads, 1, kPrefillShared<DIMS>, seed, [&] { kv_prefill<DIMS>(a); });
-  } catch (const std::exception& error) {
-    return fail(error.what());
-  }
-  if (fault) fail("a fault is told");
-  std::vector<double> want, bound;
-  for (int b = 0; b < c.sequences; ++b)
-    for (int query = 0; query < c.queries; ++query)
-      for (int h = 0; h < c.heads; ++h) {
-        kv_expected(c, data, b, h, 0x1p-24, want, bound, query, true);
-        for (int d = 0; d < DIMS; ++d) {
-          const double got = y[static_cast<size_t>(((b * c.queries + query) * c.heads + h) * DIMS + d)],
-                       share = std::fabs(got - want[static_cast<size_t>(d)]) / bound[static_cast<size_t>(d)];
-          if (!(share <= 1))
-            return fail("sequence " + std::to_string(b) + ", query " + std::to_string(query) + ", head " +
-                        std::to_string(h) + ", dim " + std::to_string(d) + " is " + std::to_string(got));
-          worst = std::max(worst, share);
+  data.scale *= sign, data.args.scale *= sign;
+  for (const bool wgmma : {false, true}) {
+    KvDecodeArgs a = data.args;
+    std::vector<float> y(static_cast<size_t>(c.sequences * c.queries * c.heads * DIMS), NAN);
+    unsigned fault = 0;
+    const int rows = wgmma ? kHopperRows : kPrefillRows;
+    a.query_tiles = (c.queries * (c.heads / c.kv_heads) + rows - 1) / rows;
+    const int tiles = c.sequences * c.kv_heads * a.query_tiles;
+    std::vector<float> partial(static_cast<size_t>(tiles * a.splits * (2 * rows + rows * DIMS)), NAN);
+    std::vector<unsigned> counters(static_cast<size_t>(tiles), 0);
+    a.y = y.data(), a.store = kKvStoreF32, a.fault = &fault, a.partial = partial.data(), a.counters = counters.data();
+    const auto fail = [&](const std::string& what) {
+      if (++failures <= 20)
+        std::printf("FAIL prefill%s k%d v%d d%d form %d g%d splits %d: %s\n", wgmma ? " by wgmma" : "", KEYS, VALUES,
+                    DIMS, static_cast<int>(FORM), c.key_group, c.splits, what.c_str());
+    };
+    ++checks;
+    using Portable = PrefillTile<KEYS, VALUES, DIMS, FORM>;
+    using Hopper = HopperTile<KEYS, VALUES, DIMS, FORM>;
+    simt::begin(++seed);
+    const std::string error =
+        wgmma ? simt::try_run(tiles * a.splits, HopperShared<Hopper>::kThreads, 1, HopperShared<Hopper>::kBytes, seed,
+                              [&] { kv_prefill_sm90<Hopper>(a); })
+              : simt::try_run(tiles * a.splits, kPrefillWorkers, 1, kPrefillShared<Portable>, seed,
+                              [&] { kv_prefill<Portable>(a); });
+    if (!error.empty()) {
+      fail(error);
+      continue;
+    }
+    if (fault) fail("a fault is told");
+    for (const unsigned count : counters)
+      if (count) fail("a counter is left at " + std::to_string(count));
+    double here = 0;
+    std::vector<double> want, bound;
+    for (int b = 0; b < c.sequences; ++b)
+      for (int query = 0; query < c.queries; ++query)
+        for (int h = 0; h < c.heads; ++h) {
+          kv_expected(c, data, b, h, 0x1p-24, want, bound, query, true);
+          for (int d = 0; d < DIMS; ++d) {
+            const double got = y[static_cast<size_t>(((b * c.queries + query) * c.heads + h) * DIMS + d)],
+                         share = std::fabs(got - want[static_cast<size_t>(d)]) / bound[static_cast<size_t>(d)];
+            here = std::isnan(share) ? INFINITY : std::max(here, share);
+          }
         }
-      }
+    if (!(here <= 1)) fail(std::to_string(here) + " of the bound");
+    else worst = std::max(worst, here);
+  }
 }
 
 // Packed tokens that are no whole tiles: told by both kernels, and such a sequence is an empty one.
@@ -134,7 +151,8 @@ void half_a_tile() {
     ++checks;
     simt::begin(++seed);
     using Shape = KvShape<4, 4, 128, KvForm::kWide>;
-    if (many) simt::run(1, kPrefillThreads, 1, kPrefillShared<128>, seed, [&] { kv_prefill<128>(a); });
+    using Tile = PrefillTile<4, 4, 128, KvForm::kFine>;
+    if (many) simt::run(1, kPrefillWorkers, 1, kPrefillShared<Tile>, seed, [&] { kv_prefill<Tile>(a); });
     else simt::run(1, 32, 1, Shape::kStage, seed, [&] { kv_decode<Shape>(a); });
     if (!fault && ++failures <= 20) std::printf("FAIL half a tile is not told\n");
   }
@@ -161,6 +179,23 @@ void sweep() {
   one<KEYS, VALUES, DIMS, F::kTokens>(of_group(64, DIMS, 1, 2, 2, 1, false, 1, {1}, {0}), 2, 1);
 }
 
+template <int DIMS>
+void prefills() {
+  using F = KvForm;
+  for (const int group : {32, 64, 128}) {
+    const KvCase tail = of_group(group, DIMS, 1, 4, 2, 2, group == 32, 1, {3}, {9}),
+                 two = of_group(group, DIMS, 2, 2, 1, 1, group != 32, 2, {2, 1}, {0, 40});
+    prefill<2, 2, DIMS, F::kFine>(tail, 7), prefill<4, 4, DIMS, F::kFine>(two, 20);
+    prefill<8, 8, DIMS, F::kFine>(tail, 33), prefill<8, 4, DIMS, F::kFine>(two, 3);
+    if (group > DIMS) continue;
+    prefill<2, 2, DIMS, F::kTokens>(two, 7), prefill<4, 4, DIMS, F::kTokens>(tail, 20);
+    prefill<8, 8, DIMS, F::kTokens>(two, 33), prefill<8, 4, DIMS, F::kTokens>(tail, 3);
+  }
+  const KvCase words = of_group(DIMS, DIMS, 2, 4, 2, 2, false, 2, {131, 70}, {0, 0});
+  prefill<4, 4, DIMS, F::kWords>(words, 50), prefill<8, 8, DIMS, F::kWords>(words, 9);
+  prefill<8, 4, DIMS, F::kWords>(words, 2);
+}
+
 }  // namespace
 
 int main() {
@@ -180,16 +215,18 @@ int main() {
   one<4, 4, 128, KvForm::kWide>(of_group(128, 128, 3, 2, 1, 2, false, 1, {0, 0, 1}, {0, 1, 127}), 2,
                                 1);  // empty, one token
   one<8, 4, 64, KvForm::kWords>(of_group(64, 64, 3, 2, 1, 2, false, 1, {0, 1, 65}, {0, 0, 0}), 1, 2);
-  const auto asked = [](KvCase c, int queries) {
-    c.queries = queries;
-    return c;
-  };
-  prefill<128>(asked(of_group(128, 128, 2, 6, 2, 1, false, 1, {2, 0}, {70, 3}), 30), 4, 4,
-               KvForm::kWide);  // packed, exact, and queries before the first token
-  prefill<64>(asked(of_group(64, 64, 1, 2, 1, 1, true, 2, {1}, {1}), 5), 2, 2, KvForm::kFine);
-  prefill<128>(asked(of_group(64, 128, 1, 2, 2, 1, true, 1, {1}, {0}), 70), 8, 4, KvForm::kTokens);
-  prefill<64>(asked(of_group(64, 64, 2, 4, 1, 1, false, 1, {100, 1}, {0, 0}), 20), 4, 4, KvForm::kWords);
-  prefill<256>(asked(of_group(256, 256, 1, 2, 1, 1, false, 2, {70}, {0}), 3), 8, 8, KvForm::kWords);
+  using F = KvForm;
+  // Packed and exact tokens, queries before the first token, splits of which some are empty.
+  prefill<4, 4, 128, F::kFine>(of_group(128, 128, 2, 6, 2, 1, false, 1, {2, 0}, {70, 3}), 30);
+  prefill<4, 4, 128, F::kFine>(of_group(32, 128, 1, 4, 1, 3, true, 2, {3}, {20}), 40, -1);
+  prefill<2, 2, 64, F::kFine>(of_group(64, 64, 1, 2, 1, 1, true, 2, {1}, {1}), 5);
+  prefill<2, 2, 128, F::kFine>(of_group(128, 128, 1, 2, 1, 2, false, 1, {2}, {30}), 70);
+  prefill<8, 4, 128, F::kTokens>(of_group(64, 128, 1, 2, 2, 1, true, 1, {1}, {0}), 70);
+  prefill<4, 4, 64, F::kWords>(of_group(64, 64, 2, 4, 1, 2, false, 1, {100, 1}, {0, 0}), 20);
+  prefill<8, 8, 256, F::kWords>(of_group(256, 256, 1, 2, 1, 1, false, 2, {70}, {0}), 3);
+#ifdef LPQ_ALL_FORMS
+  prefills<64>(), prefills<128>(), prefills<256>();
+#endif
   half_a_tile();
   std::printf("%lld caches, %lld failures, at most %.4f of the bound\n", checks, failures, worst);
   return failures ? 1 : 0;

@@ -40,7 +40,8 @@ KvPackArgs arguments(const KvCase& c, KvData& d, Told& told) {
 template <int KEYS, int VALUES, int CHUNK, KvForm FORM>
 void launch(const KvCase& c, const KvPackArgs& a, int numbers) {
   const int chunks = FORM == KvForm::kWords ? 1 : c.dims / CHUNK;
-  simt::run(2 * chunks * c.kv_heads * numbers, 2 * CHUNK, 1, CHUNK / 64 * (c.block() / 32) * 4 * 32 * 8, ++seed, [&] {
+  const int shared = kv_pack_shared(CHUNK, c.block(), c.key_group, FORM == KvForm::kTokens);
+  simt::run(2 * chunks * c.kv_heads * numbers, pack_threads(CHUNK, FORM), 1, shared, ++seed, [&] {
     if (a.lengths) kv_pack<KEYS, VALUES, CHUNK, FORM, true>(a);
     else kv_pack<KEYS, VALUES, CHUNK, FORM, false>(a);
   });

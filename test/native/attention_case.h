@@ -269,7 +269,7 @@ inline void kv_expected(const KvCase& c, const KvData& data, int b, int head, do
     const double error =
         (rounded ? all : codes) * 0x1p-11 + q_all * 0x1p-25 + all * (D / 16 * 17 * 0x1p-23 + D * 0x1p-24 + 0x1p-22);
     score[static_cast<size_t>(t)] = sum * data.scale;
-    delta = std::max(delta, error * data.scale), most = std::max(most, score[static_cast<size_t>(t)]),
+    delta = std::max(delta, error * std::fabs(data.scale)), most = std::max(most, score[static_cast<size_t>(t)]),
     furthest = std::max(furthest, std::fabs(score[static_cast<size_t>(t)]));
   }
   double total = 0;

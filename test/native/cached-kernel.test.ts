@@ -13,7 +13,7 @@ testHostProgram('attention over kept rows, on a simulated device', {
 
 const made = fakeCuda([
   ...['f16', 'bf16'].flatMap((dtype) => [64, 128, 256].map((d) => `lpq_cached_attention_${dtype}_${d}`)),
-  'lpq_kv_prefill_64',
+  'lpq_kv_prefill_sm90_4_channel_64',
 ]);
 const fake = made as FakeCuda;
 if (typeof made !== 'string') after(() => fake.remove());

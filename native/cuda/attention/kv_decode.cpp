@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "cuda/attention/kv_form.h"
+#include "cuda/attention/kv_prefill.h"
 
 namespace lpq::cuda {
 namespace {
@@ -101,12 +102,7 @@ void kv_decode(Call& call, CudaExec& exec) {
       exec.fault("LPQ_NATIVE_ARGUMENT",
                  "the table names a page that is none, or a length or tail is not of whole tiles or beyond its room");
   const int64_t group = heads / c.heads;
-  if (queries > 1) {
-    const int64_t shared = (64 + 2 * 64) * c.dims * 2;  // rows and twice tokens of kv_prefill.cuh
-    exec.launch("lpq_kv_prefill_" + std::to_string(c.dims), Dim3(sequences * c.heads * div_up(queries * group, 64)),
-                Dim3(128), static_cast<unsigned>(shared), a);
-    return;
-  }
+  if (queries > 1) return kv_prefill(of, c, a, exec);
   a.query_tiles = static_cast<int>(div_up(group, kKvQueries));
   const Facts facts = facts_of(c);
   const int64_t tiles = sequences * c.heads * a.query_tiles, units = div_up(table.dim(1) * c.page_tokens, facts.unit);

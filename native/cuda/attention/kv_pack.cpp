@@ -20,15 +20,17 @@ KvPackArgs pack_args(const KvCache& c, CudaExec& exec, const Tensor& k, const Te
   return a;
 }
 
-// Threads of a block are two a dim of a chunk; keys by channel leave their ranges in shared memory.
 void launch(const KvCache& c, CudaExec& exec, const KvPackArgs& a, int64_t numbers) {
   const bool words = c.form == KvForm::kWords;
   const int64_t chunk = words ? 128 : std::min<int64_t>(c.dims, 128), chunks = words ? 1 : c.dims / chunk;
-  const unsigned shared = words ? 0 : static_cast<unsigned>(chunk / 64 * (c.block / 32) * 4 * 32 * 8);
+  const unsigned shared =
+      words ? 0
+            : static_cast<unsigned>(kv_pack_shared(static_cast<int>(chunk), static_cast<int>(c.block),
+                                                   static_cast<int>(c.key_group), c.form == KvForm::kTokens));
   const std::string form = words ? "_word_" : c.form == KvForm::kTokens ? "_token_" : "_channel_";
   const std::string kernel =
       (a.lengths ? "lpq_kv_append_" : "lpq_kv_pack_") + c.bits_name() + form + std::to_string(chunk);
-  const Dim3 grid(2 * chunks * c.heads * numbers), block(2 * chunk);
+  const Dim3 grid(2 * chunks * c.heads * numbers), block(words ? 256 : chunk / 2 * kPackWarps);
   if (a.early) exec.launch_through(kernel, grid, block, shared, a);
   else exec.launch_after(kernel, grid, block, shared, a);
 }

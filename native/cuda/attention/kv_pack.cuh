@@ -28,12 +28,13 @@ template <int KEYS, int VALUES, int CHUNK, KvForm FORM>
 __device__ __forceinline__ void pack_block(const KvPackArgs& a, const KvPackBlock& b, bool value, int chunk) {
   const int warp = static_cast<int>(threadIdx.x >> 5);
   constexpr bool by_token = FORM == KvForm::kTokens;
-  if (value) return pack_values<VALUES, CHUNK>(a, b, chunk * CHUNK, a.block, warp, CHUNK / 16);
-  const int part = warp >> 2, dim = chunk * CHUNK + 64 * part;
+  constexpr int W = kPackWarps, parts = CHUNK / 64;
+  if (value) return pack_values<VALUES, CHUNK>(a, b, chunk * CHUNK, a.block, warp, W * parts);
+  const int part = warp / W, dim = chunk * CHUNK + 64 * part;
   if constexpr (KEYS == 8 && VALUES == 8) {
-    if (a.block == 64) return pack_keys<8, 2, by_token>(a, b, dim, part);
+    if (a.block == 64) return pack_keys<8, 2, W, by_token>(a, b, dim, part, parts);
   }
-  pack_keys<KEYS, KEYS == 2 ? 8 : 4, by_token>(a, b, dim, part);
+  pack_keys<KEYS, KEYS == 2 ? 8 : 4, W, by_token>(a, b, dim, part, parts);
 }
 
 // Blocks of threads: of a chunk of at most 128 dims, keys and values fastest, then chunks, heads, blocks of tokens or
@@ -114,6 +115,8 @@ __device__ __forceinline__ void pack_all(const KvPackArgs& a) {
   }
 }
 
+constexpr int pack_threads(int chunk, KvForm form) { return form == KvForm::kWords ? 256 : chunk / 2 * kPackWarps; }
+
 // Packs of several layers or sequences in a row touch nothing of each other: they run side by side, and wait for each
 // other as they end.
 template <int KEYS, int VALUES, int CHUNK, KvForm FORM, bool APPEND>
@@ -128,10 +131,12 @@ __device__ __forceinline__ void kv_pack(const KvPackArgs& a) {
 #define LPQ_KV_PACK(keys, values, chunk, form, name)                              \
   LPQ_KV_PACK_ONE(keys, values, chunk, form, lpq_kv_pack_##name##_##chunk, false) \
   LPQ_KV_PACK_ONE(keys, values, chunk, form, lpq_kv_append_##name##_##chunk, true)
-#define LPQ_KV_PACK_ONE(keys, values, chunk, form, name, append)                 \
-  extern "C" __global__ void __launch_bounds__(2 * chunk, 4 * 128 / chunk)       \
-      name(const __grid_constant__ lpq::cuda::KvPackArgs a) {                    \
-    lpq::cuda::kv_pack<keys, values, chunk, lpq::cuda::KvForm::form, append>(a); \
+#define LPQ_KV_PACK_ONE(keys, values, chunk, form, name, append)                  \
+  extern "C" __global__ void __launch_bounds__(                                   \
+      lpq::cuda::pack_threads(chunk, lpq::cuda::KvForm::form),                    \
+      1024 / lpq::cuda::pack_threads(chunk, lpq::cuda::KvForm::form)) \
+      name(const __grid_constant__ lpq::cuda::KvPackArgs a) {                     \
+    lpq::cuda::kv_pack<keys, values, chunk, lpq::cuda::KvForm::form, append>(a);  \
   }
 
 }  // namespace lpq::cuda

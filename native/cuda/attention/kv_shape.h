@@ -57,6 +57,17 @@ struct KvPackArgs {
   unsigned* counters;  // [sequences], 0 before and after
 };
 
+// Warps for 64 dims of kv_pack.cuh, so that a thread has 16 pairs of keys (2 bits: 32).
+constexpr int kPackWarps = 8;
+// Bytes of shared memory of a block of kv_pack.cuh: of keys ranges and groups, of values 512 a warp.
+constexpr int kv_pack_shared(int chunk, int block, int key_group, bool by_token) {
+  const int parts = chunk / 64, lines = key_group < 64 ? 2 * parts : parts,
+            keys = by_token ? block * (4 * lines + 16 * (key_group == 128 ? 1 : lines))
+                            : parts * (block / key_group) * (256 * kPackWarps + 1024),
+            values = parts * kPackWarps * 512;
+  return keys > values ? keys : values;
+}
+
 constexpr int kKvQueries = 8;  // the columns of one mma
 template <int DIMS>
 constexpr int kKvRecord = 2 * kKvQueries + kKvQueries * DIMS;  // floats

@@ -25,6 +25,13 @@ __device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t address, int strid
          static_cast<uint64_t>(stride >> 4) << 32 | uint64_t{1} << 62;
 }
 
+// The same of an operand B whose rows are k: rows of 64 of n, eights of them 1024 bytes apart, 64s of n `block` bytes
+// apart. Add 128 to the descriptor for the next 16 of k.
+__device__ __forceinline__ uint64_t wgmma_descriptor_rows(uint32_t address, int block) {
+  return static_cast<uint64_t>((address & 0x3ffff) >> 4) | static_cast<uint64_t>(block >> 4) << 16 |
+         uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
+}
+
 #define LPQ_PASS(...) __VA_ARGS__
 #define LPQ_F(t) "+f"(c[t][0]), "+f"(c[t][1]), "+f"(c[t][2]), "+f"(c[t][3])
 #define LPQ_I(t) "+r"(c[t][0]), "+r"(c[t][1]), "+r"(c[t][2]), "+r"(c[t][3])
@@ -86,6 +93,38 @@ __device__ __forceinline__ void wgmma_k16(float (&c)[T][4], const uint32_t (&a)[
     LPQ_EITHER("160", LPQ_L80, "80", "81", "82", "83", "84", "85", LPQ_16(LPQ_F, 0), LPQ_4(LPQ_F, 16));
   } else if constexpr (T == 24) {
     LPQ_EITHER("192", LPQ_L96, "96", "97", "98", "99", "100", "101", LPQ_16(LPQ_F, 0), LPQ_8(LPQ_F, 16));
+  } else {
+    static_assert(T == 32);
+    LPQ_EITHER("256", LPQ_L128, "128", "129", "130", "131", "132", "133", LPQ_16(LPQ_F, 0), LPQ_16(LPQ_F, 16));
+  }
+#undef LPQ_EITHER
+}
+
+// 16 of k in f16 or bf16, both operands in shared memory, rows of n: T = 8 or 16.
+template <bool BF, int T>
+__device__ __forceinline__ void wgmma_k16(float (&c)[T][4], uint64_t a, uint64_t b, bool add) {
+#define LPQ_EITHER(n, list, ia, ib, ip, ...)                                                                     \
+  if constexpr (BF) LPQ_SHARED(n, "k16.f32.bf16.bf16", list, ia, ib, ip, LPQ_PASS(__VA_ARGS__), ", 1, 1, 0, 0"); \
+  else LPQ_SHARED(n, "k16.f32.f16.f16", list, ia, ib, ip, LPQ_PASS(__VA_ARGS__), ", 1, 1, 0, 0")
+  if constexpr (T == 8) {
+    LPQ_EITHER("64", LPQ_L32, "32", "33", "34", LPQ_8(LPQ_F, 0));
+  } else {
+    static_assert(T == 16);
+    LPQ_EITHER("128", LPQ_L64, "64", "65", "66", LPQ_16(LPQ_F, 0));
+  }
+#undef LPQ_EITHER
+}
+// 16 of k in f16 or bf16, A in registers, B by wgmma_descriptor_rows(): T = 8, 16 or 32.
+template <bool BF, int T>
+__device__ __forceinline__ void wgmma_k16_rows(float (&c)[T][4], const uint32_t (&a)[4], uint64_t b, bool add) {
+#define LPQ_EITHER(n, list, i0, i1, i2, i3, ib, ip, ...)                                                     \
+  if constexpr (BF)                                                                                          \
+    LPQ_REGISTERS(n, "k16.f32.bf16.bf16", list, i0, i1, i2, i3, ib, ip, LPQ_PASS(__VA_ARGS__), ", 1, 1, 1"); \
+  else LPQ_REGISTERS(n, "k16.f32.f16.f16", list, i0, i1, i2, i3, ib, ip, LPQ_PASS(__VA_ARGS__), ", 1, 1, 1")
+  if constexpr (T == 8) {
+    LPQ_EITHER("64", LPQ_L32, "32", "33", "34", "35", "36", "37", LPQ_8(LPQ_F, 0));
+  } else if constexpr (T == 16) {
+    LPQ_EITHER("128", LPQ_L64, "64", "65", "66", "67", "68", "69", LPQ_16(LPQ_F, 0));
   } else {
     static_assert(T == 32);
     LPQ_EITHER("256", LPQ_L128, "128", "129", "130", "131", "132", "133", LPQ_16(LPQ_F, 0), LPQ_16(LPQ_F, 16));

@@ -72,6 +72,12 @@ __device__ __forceinline__ uint32_t min_nan_f16x2(uint32_t a, uint32_t b) {
   asm("min.NaN.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
   return r;
 }
+// The greater of each half; NaN where either is.
+__device__ __forceinline__ uint32_t max_nan_f16x2(uint32_t a, uint32_t b) {
+  uint32_t r;
+  asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
 // Two numbers as a pair, the first in the lower half.
 template <bool BF>
 __device__ __forceinline__ uint32_t cvt_x2(float low, float high) {

@@ -386,12 +386,36 @@ int main(int argc, char** argv) {
                       f,
                       30};
           if (!small || f == F::kTokens) check(device, report, many, DType::f32);
+          if (quick) continue;
+          // More rows than a block has, tokens in splits, given and chosen; a sequence without a token.
+          KvCase cut{bits,
+                     dims,
+                     of,
+                     values,
+                     1,
+                     4,
+                     1,
+                     3,
+                     !words,
+                     2,
+                     words ? std::vector<int>{1000} : std::vector<int>{5},
+                     {words ? 0 : 33},
+                     value_bits,
+                     f,
+                     71};
+          check(device, report, cut, DType::f32);
+          cut.sequences = 3, cut.kv_heads = 4, cut.splits = 0, cut.queries = 5;
+          cut.packed_blocks = words ? std::vector<int>{65, 0, 300} : std::vector<int>{2, 0, 1},
+          cut.tails = words ? std::vector<int>{0, 0, 0} : std::vector<int>{5, 0, 0};
+          check(device, report, cut, DType::f16);
         }
   }
   check(device, report, {4, 128, 128, 128, 1, 2, 2, 3, false, 1, {40}, {1}}, DType::f16);
   check(device, report, {4, 128, 128, 128, 1, 2, 2, 3, false, 1, {40}, {1}}, DType::bf16);
   check(device, report, {4, 128, 128, 128, 2, 6, 2, 1, false, 1, {1, 0}, {70, 3}, 0, F::kWide, 30}, DType::bf16);
   check(device, report, {2, 128, 32, 32, 1, 20, 1, 0, false, 1, {6}, {0}, 2, F::kFine}, DType::f32);
+  check(device, report, {4, 128, 128, 128, 1, 8, 2, 0, false, 1, {32}, {64}, 0, F::kWide, 64}, DType::f32);
+  check(device, report, {4, 128, 64, 64, 1, 2, 1, 0, true, 1, {3}, {127}, 0, F::kFine, 500}, DType::bf16);
   check(device, report, {4, 64, 128, 64, 3, 2, 1, 2, false, 1, {0, 0, 1}, {0, 1, 127}}, DType::f16);
   for (const double warps : {1.0, 3.0, 8.0})
     check(device, report, {4, 128, 128, 128, 1, 4, 1, 2, true, 1, {13}, {20}}, DType::f32,

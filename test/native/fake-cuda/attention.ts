@@ -9,7 +9,7 @@ const { INSTANCES } = (await import(table.href)) as { INSTANCES: readonly Instan
 /** Names of the attention kernels: lpq_OP_ and words of a macro that makes one, in any order that they may be put together. */
 export function attentionKernels(): string[] {
   const made = INSTANCES.flatMap(({ calls }) =>
-    calls.flatMap((call) => [...call.matchAll(/^LPQ_(KV_[A-Z]+)\(([^)]*)\)$/g)]),
+    calls.flatMap((call) => [...call.matchAll(/^LPQ_(KV_[A-Z0-9_]+)\(([^)]*)\)$/g)]),
   );
   return made.flatMap(([, op, list]) => {
     const words = (list as string).split(',').map((word) => word.trim());

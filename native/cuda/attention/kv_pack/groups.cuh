@@ -2,6 +2,7 @@
 #pragma once
 #include "cuda/attention/kv_shape.h"
 #include "cuda/numbers.cuh"
+#include "cuda/ptx/shared_memory.cuh"
 #include "cuda/ptx/x2.cuh"
 
 namespace lpq::cuda {
@@ -38,6 +39,7 @@ __device__ __forceinline__ KvPackGroup pack_group(const KvPackArgs& a, uint32_t 
 template <class F>
 __device__ __forceinline__ uint32_t pack_first_zero(uint32_t range, int count, F&& at) {
   if ((range & 0x7fff) != 0) return range;
+#pragma unroll 1
   for (int i = 0; i < count; ++i)
     if ((at(i) & 0x7fff) == 0) return (range & ~0xffffu) | at(i);
   return range;
@@ -49,14 +51,16 @@ constexpr uint32_t kPackBits = 0x4b400000u;
 
 // A code for certain, where products with both neighbours of the reciprocal round alike: then so does the quotient
 // between them. Else a bit of `unsure`.
-__device__ __forceinline__ uint32_t pack_likely(float x, const KvPackGroup& g, uint32_t& unsure) {
+template <class Group>
+__device__ __forceinline__ uint32_t pack_likely(float x, const Group& g, uint32_t& unsure) {
   const float over = x - g.zero;
   const uint32_t code = __float_as_uint(__fmaf_rn(over, g.below, kPackMagic));
   unsure |= code ^ __float_as_uint(__fmaf_rn(over, g.above, kPackMagic));
   return code;
 }
-__device__ __forceinline__ void pack_likely_pair(uint32_t& word, uint32_t x, const KvPackGroup& low,
-                                                 const KvPackGroup& high, int place, uint32_t& unsure) {
+template <class Group>
+__device__ __forceinline__ void pack_likely_pair(uint32_t& word, uint32_t x, const Group& low, const Group& high,
+                                                 int place, uint32_t& unsure) {
   const uint32_t power = 1u << place;
   word += pack_likely(low_half(x), low, unsure) * power;
   word += pack_likely(high_half(x), high, unsure) * (power << 16);
@@ -85,26 +89,63 @@ __device__ __forceinline__ uint32_t pack_exact_pair(uint32_t x, const KvPackGrou
   return pack_exact<BITS>(low_half(x), low) | pack_exact<BITS>(high_half(x), high) << 16;
 }
 
-// What a pair of likely codes is too small by, where they are unsure. It is read again: what led to the likely codes
-// would otherwise be kept in registers for what is seldom.
+// What a pair of likely codes is too small by, where they are unsure.
 template <int BITS>
-__device__ __forceinline__ uint32_t pack_correction(const unsigned short* from, const KvPackGroup& low,
-                                                    const KvPackGroup& high) {
-  const uint32_t x = *reinterpret_cast<const volatile uint32_t*>(from);
+__device__ __forceinline__ uint32_t pack_correction(uint32_t x, const KvPackGroup& low, const KvPackGroup& high) {
   uint32_t likely = 0 - pack_excess<BITS>(0, 1), unsure = 0;
   pack_likely_pair(likely, x, low, high, 0, unsure);
   return pack_exact_pair<BITS>(x, low, high) - likely;
 }
 
-// Smallest and turned largest of the two halves of x each, of what was found so far.
+// Smallest and largest of the two halves of x each, of what was found so far. What they are brought together in has the
+// largest with its sign turned.
 struct KvRange2 {
-  uint32_t low = 0x7c007c00u, high = 0x7c007c00u;
-  __device__ __forceinline__ void add(uint32_t x) {
-    low = min_nan_f16x2(low, x), high = min_nan_f16x2(high, x ^ 0x80008000u);
-  }
-  __device__ __forceinline__ uint32_t of_low() const { return (low & 0xffffu) | high << 16; }
-  __device__ __forceinline__ uint32_t of_high() const { return low >> 16 | (high & 0xffff0000u); }
+  uint32_t low = 0x7c007c00u, high = 0xfc00fc00u;
+  __device__ __forceinline__ void add(uint32_t x) { low = min_nan_f16x2(low, x), high = max_nan_f16x2(high, x); }
+  __device__ __forceinline__ uint32_t of_low() const { return __byte_perm(low, high, 0x5410) ^ 0x80000000u; }
+  __device__ __forceinline__ uint32_t of_high() const { return __byte_perm(low, high, 0x7632) ^ 0x80000000u; }
   __device__ __forceinline__ uint32_t of_both() const { return min_nan_f16x2(of_low(), of_high()); }
+};
+
+// Ranges of V things, of which every lane has parts, brought together over LANES lanes: lane by lane another of them
+// ends up whole, from number pack_scatter() on, V / LANES of them where there are more than lanes.
+template <int V, int LANES, int N = V>
+__device__ __forceinline__ int pack_scatter(uint32_t (&range)[V], int base = 0) {
+  if constexpr (LANES == 1) {
+    return base;
+  } else if constexpr (N == 1) {
+#pragma unroll
+    for (int mask = LANES / 2; mask > 0; mask /= 2)
+      range[0] = min_nan_f16x2(range[0], __shfl_xor_sync(0xffffffffu, range[0], mask));
+    return base;
+  } else {
+    const bool upper = threadIdx.x & (LANES / 2);
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) {
+      const uint32_t sent = upper ? range[i] : range[i + N / 2], kept = upper ? range[i + N / 2] : range[i];
+      range[i] = min_nan_f16x2(kept, __shfl_xor_sync(0xffffffffu, sent, LANES / 2));
+    }
+    return pack_scatter<V, LANES / 2, N / 2>(range, upper ? base + N / 2 : base);
+  }
+}
+
+// Groups as threads hand them to each other, in shared memory.
+__device__ __forceinline__ void pack_give(uint32_t to, const KvPackGroup& g) {
+  st_shared_v4(to, make_uint4(__float_as_uint(g.scale), __float_as_uint(g.below), __float_as_uint(g.above),
+                              __float_as_uint(g.zero)));
+}
+struct KvPackTaken {
+  uint32_t from;
+  float below, above, zero;
+  __device__ __forceinline__ explicit KvPackTaken(uint32_t from) : from(from) {
+    const float4 v = ld_shared_f4(from);
+    below = v.y, above = v.z, zero = v.w;
+  }
+  // For what is seldom.
+  __device__ __forceinline__ KvPackGroup whole() const {
+    const float4 v = ld_shared_f4(from);
+    return {v.x, v.y, v.z, v.w, 0, 0};
+  }
 };
 
 }  // namespace lpq::cuda

@@ -27,14 +27,26 @@ inline uint64_t wgmma_descriptor(uint32_t address, int stride = 1024) {
   if (address % 1024 != 0) throw std::runtime_error("rows of an operand do not begin at a multiple of 1024 bytes");
   return address >> 4 | static_cast<uint64_t>(stride) << 32;
 }
+// Rows of k, `block` bytes from 64 of n to the next.
+inline uint64_t wgmma_descriptor_rows(uint32_t address, int block) { return wgmma_descriptor(address, block); }
 // Of an operand in shared memory: where byte `at` of a row lies, swizzled.
 inline uint32_t operand_byte(uint64_t descriptor, int row, int at) {
   const uint32_t from = (static_cast<uint32_t>(descriptor) << 4) +
                         static_cast<uint32_t>((row >> 3) * static_cast<int>(descriptor >> 32) + (row & 7) * 128 + at);
   return from ^ (from >> 7 & 7) << 4;
 }
+// Of an operand whose rows are k: where number n of row k lies.
+inline uint32_t row_byte(uint64_t descriptor, int k, int n) {
+  const uint32_t from = (static_cast<uint32_t>(descriptor) << 4) +
+                        static_cast<uint32_t>((n >> 6) * static_cast<int>(descriptor >> 32) + k * 128 + (n & 63) * 2);
+  return from ^ (from >> 7 & 7) << 4;
+}
+// Row of A that this lane's sum i belongs to.
+inline int row_of_lane(int i) {
+  return 16 * static_cast<int>(threadIdx.x >> 5 & 3) + static_cast<int>(threadIdx.x & 31) / 4 + 8 * (i >> 1);
+}
 // 16 of k: products in double precision, rounded once.
-template <bool BF>
+template <bool BF, bool Rows = false>
 void multiply_k16(const simt::Product& p) {
   for (int tile = 0; tile < p.tiles; ++tile)
     for (int i = 0; i < 4; ++i) {
@@ -42,9 +54,16 @@ void multiply_k16(const simt::Product& p) {
       float& c = static_cast<float*>(p.sums)[tile * 4 + i];
       double sum = p.add ? c : 0;
       for (int k = 0; k < 16; k += 2) {
-        const uint32_t word = p.a[static_cast<size_t>(4 * (k % 8 / 2) + (i >> 1) + 2 * (k >> 3))];
-        uint32_t x;
-        std::memcpy(&x, simt::shared_memory(operand_byte(p.b, token, 2 * k), 4), 4);
+        uint32_t word, x = 0;
+        if (p.rows) std::memcpy(&word, simt::shared_memory(operand_byte(p.rows, row_of_lane(i), 2 * k), 4), 4);
+        else word = p.a[static_cast<size_t>(4 * (k % 8 / 2) + (i >> 1) + 2 * (k >> 3))];
+        if constexpr (Rows)
+          for (int j = 0; j < 2; ++j) {
+            uint16_t half;
+            std::memcpy(&half, simt::shared_memory(row_byte(p.b, k + j, token), 2), 2);
+            x |= static_cast<uint32_t>(half) << 16 * j;
+          }
+        else std::memcpy(&x, simt::shared_memory(operand_byte(p.b, token, 2 * k), 4), 4);
         sum += simt::number16<BF>(word) * simt::number16<BF>(x) +
                simt::number16<BF>(word >> 16) * simt::number16<BF>(x >> 16);
       }
@@ -89,6 +108,14 @@ inline void begin_product(const char* instruction, void* sums, int tiles, const 
 template <bool BF, int T>
 void wgmma_k16(float (&c)[T][4], const uint32_t (&a)[4], uint64_t b, bool add) {
   begin_product("wgmma k16", c, T, a, 0, b, add, multiply_k16<BF>);
+}
+template <bool BF, int T>
+void wgmma_k16(float (&c)[T][4], uint64_t a, uint64_t b, bool add) {
+  begin_product("wgmma k16 of shared memory", c, T, {}, a, b, add, multiply_k16<BF>);
+}
+template <bool BF, int T>
+void wgmma_k16_rows(float (&c)[T][4], const uint32_t (&a)[4], uint64_t b, bool add) {
+  begin_product("wgmma k16 of rows", c, T, a, 0, b, add, multiply_k16<BF, true>);
 }
 template <int T>
 void wgmma_k32(int (&c)[T][4], const uint32_t (&a)[4], uint64_t b, bool add) {

@@ -29,6 +29,11 @@ inline uint32_t min_nan_f16x2(uint32_t a, uint32_t b) {
     return x != x ? x : y != y ? y : x < y || (x == y && std::signbit(x)) ? x : y;
   });
 }
+inline uint32_t max_nan_f16x2(uint32_t a, uint32_t b) {
+  return simt::each_half<false>(a, b, 0, [](double x, double y, double) {
+    return x != x ? x : y != y ? y : x > y || (x == y && std::signbit(y)) ? x : y;
+  });
+}
 template <bool BF>
 uint32_t cvt_x2(float low, float high) {
   return BF ? lpq::f32_to_bf16(low) | static_cast<uint32_t>(lpq::f32_to_bf16(high)) << 16
