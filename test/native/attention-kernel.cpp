@@ -20,14 +20,15 @@ long long checks = 0, failures = 0;
 double worst = 0;
 uint64_t seed = 1;
 
-template <int KEYS, int VALUES, int DIMS, KvForm FORM>
-void one(KvCase c, int warps, int stages) {
+template <int KEYS, int VALUES, int DIMS, KvForm FORM, int QUERIES>
+void of_queries(KvCase c, int warps, int stages) {
   c.bits = KEYS, c.value_bits = VALUES, c.dims = DIMS, c.form = FORM;
   KvData data(c, ++seed);
-  using Shape = KvShape<KEYS, VALUES, DIMS, FORM>;
+  using Shape = KvShape<KEYS, VALUES, DIMS, FORM, QUERIES>;
   KvDecodeArgs a = data.args;
+  a.query_tiles = (c.heads / c.kv_heads + QUERIES - 1) / QUERIES;
   const int tiles = c.sequences * c.kv_heads * a.query_tiles;
-  std::vector<float> partial(static_cast<size_t>(tiles) * static_cast<size_t>(a.splits) * kKvRecord<DIMS>, NAN),
+  std::vector<float> partial(static_cast<size_t>(tiles) * static_cast<size_t>(a.splits) * Shape::kRecord, NAN),
       y(static_cast<size_t>(c.sequences * c.heads * DIMS), NAN);
   std::vector<unsigned> counters(static_cast<size_t>(tiles), 0);
   unsigned fault = 0;
@@ -35,14 +36,14 @@ void one(KvCase c, int warps, int stages) {
   a.fault = &fault, a.early = static_cast<int>(seed & 1);
   const std::string name = "k" + std::to_string(KEYS) + " v" + std::to_string(VALUES) + " d" + std::to_string(DIMS) +
                            " form " + std::to_string(static_cast<int>(FORM)) + " g" + std::to_string(c.key_group) +
-                           " heads " + std::to_string(c.heads) + "/" + std::to_string(c.kv_heads) + " splits " +
+                           " heads " + std::to_string(c.heads) + "/" + std::to_string(c.kv_heads) + " by " + std::to_string(QUERIES) + " splits " +
                            std::to_string(c.splits) + " warps " + std::to_string(warps) + " stages " +
                            std::to_string(stages);
   const auto fail = [&](const std::string& what) {
     if (++failures <= 20) std::printf("FAIL %s: %s\n", name.c_str(), what.c_str());
   };
   ++checks;
-  const int shared = std::max(warps * stages * Shape::kStage, warps * kKvRecord<DIMS> * 4 + 16);
+  const int shared = std::max(warps * stages * Shape::kStage, warps * Shape::kRecords * Shape::kRecord * 4 + 16);
   try {
     simt::begin(++seed);
     // Queries and the tail come from the operation before.
@@ -80,6 +81,14 @@ void one(KvCase c, int warps, int stages) {
         worst = std::max(worst, share);
       }
     }
+}
+
+// By blocks of 4, of 8 and of 16 queries, whatever the group.
+template <int KEYS, int VALUES, int DIMS, KvForm FORM>
+void one(const KvCase& c, int warps, int stages) {
+  of_queries<KEYS, VALUES, DIMS, FORM, 4>(c, warps, stages);
+  of_queries<KEYS, VALUES, DIMS, FORM, 8>(c, warps, stages);
+  if constexpr (DIMS < 256) of_queries<KEYS, VALUES, DIMS, FORM, 16>(c, warps, stages);
 }
 
 // Many queries: y is full of NaN before.
@@ -133,7 +142,7 @@ void half_a_tile() {
     a.y = y.data(), a.store = kKvStoreF32, a.fault = &fault, a.counters = &counter;
     ++checks;
     simt::begin(++seed);
-    using Shape = KvShape<4, 4, 128, KvForm::kWide>;
+    using Shape = KvShape<4, 4, 128, KvForm::kWide, 8>;
     if (many) simt::run(1, kPrefillThreads, 1, kPrefillShared<128>, seed, [&] { kv_prefill<128>(a); });
     else simt::run(1, 32, 1, Shape::kStage, seed, [&] { kv_decode<Shape>(a); });
     if (!fault && ++failures <= 20) std::printf("FAIL half a tile is not told\n");

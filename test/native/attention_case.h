@@ -6,8 +6,9 @@
 // errs by u sum |q| s code, what is below 2^-14 by 2^-25 a term; codes are exact. The tensor core aligns 17 terms to
 // the largest and may drop what is below 2^-23 of it: (D/16) 17 2^-23 of the sum of magnitudes for codes and for zeros.
 // Hence delta, times scale; weights err by exp(2 delta) - 1 and 2^-21 for 2^x and the exponents' own rounding (2^-23
-// |score|). A weight times its scale is rounded to f16: u, or 2^-25 where it is small; sums over tokens in the tensor
-// core and in fp32: (tokens/16) 17 2^-23 + tokens 2^-24, of numerator and denominator; y is rounded to its type.
+// |score|). A weight is rounded to f16, for numerator and denominator alike, and once more times its scale: 3 u, or
+// 2^-25 each where it is small; sums over tokens in the tensor core and in fp32: (tokens/16) 17 2^-23 + tokens 2^-24, of
+// numerator and denominator; y is rounded to its type.
 #pragma once
 #include <algorithm>
 #include <bit>
@@ -277,15 +278,16 @@ inline void kv_expected(const KvCase& c, const KvData& data, int b, int head, do
   const double weights = std::expm1(2 * delta + 4 * furthest * 0x1p-22 + 0x1p-20),
                sums = 2 * (tokens / 16.0 * 17 * 0x1p-23 + tokens * 0x1p-24 + 64 * 0x1p-24);
   for (int d = 0; d < D; ++d) {
-    double value = 0, size = 0;
+    double value = 0, size = 0, largest = 0;
     for (int t = 0; t < tokens; ++t) {
       const size_t at = static_cast<size_t>((t * H + kv) * D + d);
       const double w = score[static_cast<size_t>(t)] / total;
-      value += w * data.value_values[s][at], size += w * data.value_sizes[s][at];
+      value += w * data.value_values[s][at], size += w * data.value_sizes[s][at],
+          largest = std::max(largest, data.value_sizes[s][at]);
     }
     y[static_cast<size_t>(d)] = value;
-    bound[static_cast<size_t>(d)] = 1.05 * (2 * weights + (rounded ? 0x1p-10 : 0x1p-11) + sums) * size +
-                                    tokens * value_top * 0x1p-25 / total + unit * std::fabs(value) + 1e-7;
+    bound[static_cast<size_t>(d)] = 1.05 * (2 * weights + (rounded ? 0x1p-10 : 3 * 0x1p-11) + sums) * size +
+                                    tokens * (value_top + (rounded ? 0 : 2 * largest)) * 0x1p-25 / total + unit * std::fabs(value) + 1e-7;
   }
 }
 

@@ -30,7 +30,7 @@ __device__ __forceinline__ int kv_checked(const KvDecodeArgs& a, int value, int 
   return 0;
 }
 
-// Blocks: split fastest, then tiles of 8 queries, kv heads, sequences.
+// Blocks: split fastest, then tiles of kQueries queries, kv heads, sequences.
 template <class T>
 __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
   if (!a.early) griddepcontrol_wait_and_launch();
@@ -41,17 +41,21 @@ __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
   index /= a.splits;
   const int tile = index % a.query_tiles, head = index / a.query_tiles % a.kv_heads,
             sequence = index / a.query_tiles / a.kv_heads;
-  const int group = a.heads / a.kv_heads, own = tile * kKvQueries + (lane >> 2);
+  const int group = a.heads / a.kv_heads, own = tile * T::kQueries + (T::kSets == 2 ? lane >> 2 & 3 : lane >> 2);
   const int length = kv_checked(a, a.lengths[sequence], a.table_pages * a.page_tokens, T::kInWords ? 1 : T::kTile);
   const int tail = kv_checked(a, a.tails[sequence], a.room, 1);
   KvQuery<T> q;
   const auto fetch_queries = [&] {
     const unsigned short* query = a.q + (static_cast<long long>(sequence) * a.heads + head * group + own) * T::kDims;
 #pragma unroll
-    for (int kc = 0; kc < T::kDims / 16; ++kc)
+    for (int n = 0; n < T::kColumns; ++n)
 #pragma unroll
-      for (int k = 0; k < 2; ++k)
-        q[kc][k] = own < group ? *reinterpret_cast<const uint32_t*>(query + kv_query_dim<T>(kc, k)) : 0;
+      for (int kc = 0; kc < T::kDims / 16; ++kc)
+#pragma unroll
+        for (int k = 0; k < 2; ++k)
+          q[n][kc][k] = own + 8 * n < group
+                            ? *reinterpret_cast<const uint32_t*>(query + 8 * n * T::kDims + kv_query_dim<T>(kc, k))
+                            : 0;
   };
   if (!a.early) fetch_queries();
 
@@ -83,11 +87,13 @@ __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
       kv_tail<T>(a, sequence, head, first, tail, q, state);
     kv_settle<T, false>(state);
   }
-  float sums[4] = {};  // of q, of turbomind alone
+  float sums[T::kColumns][4] = {};  // of q, of turbomind alone
   if constexpr (T::kInWords) {
     constexpr uint32_t one = 0x3c003c00u, ones[4] = {one, one, one, one};
 #pragma unroll
-    for (int kc = 0; kc < T::kDims / 16; ++kc) mma_m16n8k16<false>(sums, ones, q[kc][0], q[kc][1]);
+    for (int n = 0; n < T::kColumns; ++n)
+#pragma unroll
+      for (int kc = 0; kc < T::kDims / 16; ++kc) mma_m16n8k16<false>(sums[n], ones, q[n][kc][0], q[n][kc][1]);
   }
   const int pending = 2 * a.stages - 1;
   int slot = 0;
@@ -102,7 +108,7 @@ __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
 #endif
     cp_async_wait(pending);
     __syncwarp();  // all lanes' copies have come
-    if constexpr (T::kInWords) kv_scores_words<T>(a, unit, q, {sums[0], sums[1]}, score);
+    if constexpr (T::kInWords) kv_scores_words<T>(a, unit, q, sums, score);
     else if constexpr (T::kByToken) kv_scores_tokens<T>(a, unit, q, score);
     else kv_scores_channels<T>(a, unit, q, score);
     __syncwarp();  // all lanes have read the keys
@@ -123,11 +129,11 @@ __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
   kv_join<T>(a, state, sequence, head, tile, split);
 }
 
-#define LPQ_KV_DECODE(keys, values, dims, form, name)                                         \
-  extern "C" __global__ void __launch_bounds__(                                               \
-      32 * lpq::cuda::KvShape<keys, values, dims, lpq::cuda::KvForm::form>::kMostWarps, 1)    \
-      lpq_kv_decode_##name##_##dims(const __grid_constant__ lpq::cuda::KvDecodeArgs a) {      \
-    lpq::cuda::kv_decode<lpq::cuda::KvShape<keys, values, dims, lpq::cuda::KvForm::form>>(a); \
+#define LPQ_KV_DECODE(keys, values, dims, form, queries, name)                                         \
+  extern "C" __global__ void __launch_bounds__(                                                        \
+      32 * lpq::cuda::KvShape<keys, values, dims, lpq::cuda::KvForm::form, queries>::kMostWarps, 1)    \
+      lpq_kv_decode_##name##_##dims##_##queries(const __grid_constant__ lpq::cuda::KvDecodeArgs a) {   \
+    lpq::cuda::kv_decode<lpq::cuda::KvShape<keys, values, dims, lpq::cuda::KvForm::form, queries>>(a); \
   }
 
 }  // namespace lpq::cuda

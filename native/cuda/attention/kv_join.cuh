@@ -22,65 +22,56 @@ __device__ __forceinline__ void kv_write(const KvDecodeArgs& a, long long at, co
 template <class T>
 __device__ __forceinline__ void kv_join(const KvDecodeArgs& a, KvState<T>& state, int sequence, int head, int tile,
                                         int split) {
-  constexpr int size = kKvRecord<T::kDims>;
+  constexpr int size = T::kRecord, Q = T::kQueries;
   const int lane = static_cast<int>(threadIdx.x & 31), warp = static_cast<int>(threadIdx.x >> 5), g = lane >> 2,
             t = lane & 3;
   const int threads = static_cast<int>(blockDim.x), warps = threads >> 5, group = a.heads / a.kv_heads;
-  const int columns = group - tile * kKvQueries < kKvQueries ? group - tile * kKvQueries : kKvQueries;
-  const int shared_group = T::kForm == KvForm::kFine || T::kForm == KvForm::kTokens ? a.value_group >> 6 : 0;
-#pragma unroll
-  for (int c = 0; c < 2; ++c) {
-#pragma unroll
-    for (int mask = 4; mask < 32; mask *= 2) {
-      state.total[c] += __shfl_xor_sync(0xffffffffu, state.total[c], mask);
-#pragma unroll
-      for (int v = 0; v < T::kValueGroups; ++v)
-        state.zeros[v][c] += __shfl_xor_sync(0xffffffffu, state.zeros[v][c], mask);
-    }
-#pragma unroll
-    for (int v = 1; v < T::kValueGroups; ++v)
-      if (v & ((1 << shared_group) - 1)) state.zeros[v][c] = state.zeros[v - 1][c];
-  }
+  const int columns = group - tile * Q < Q ? group - tile * Q : Q;
   __syncthreads();  // the rings are free
   float* const records = reinterpret_cast<float*>(dynamic_shared());
-  float* const record = records + warp * size;
+  float* const record = records + (warp * T::kRecords + kv_set<T>()) * size;
 #pragma unroll
-  for (int c = 0; c < 2; ++c) {
-    const int column = 2 * t + c;
-    if (column >= columns) continue;
-    if (g == 0) record[column] = state.most[c], record[kKvQueries + column] = state.total[c];
+  for (int n = 0; n < T::kColumns; ++n)
 #pragma unroll
-    for (int m = 0; m < T::kDims / 16; ++m)
+    for (int c = 0; c < 2; ++c) {
+      const int column = 8 * n + 2 * (T::kSets == 2 ? t & 1 : t) + c;
+      float zeros[T::kValueGroups];
 #pragma unroll
-      for (int i = c; i < 4; i += 2)
-        record[2 * kKvQueries + column * T::kDims + kv_value_dim<T>(m, g + 8 * (i >> 1))] =
-            state.out[m][i] + state.zeros[T::kInWords ? 0 : 16 * m / T::kPart][c];
-  }
+      for (int v = 0; v < T::kValueGroups; ++v) zeros[v] = __shfl_sync(0xffffffffu, state.rest[n][c], 4 * v + t);
+      if (column >= columns) continue;
+      if (g == 0) record[column] = state.most[n][c], record[Q + column] = state.rest[n][2 + c];
+#pragma unroll
+      for (int m = 0; m < T::kDims / 16; ++m)
+#pragma unroll
+        for (int i = c; i < 4; i += 2)
+          record[2 * Q + column * T::kDims + kv_value_dim<T>(m, g + 8 * (i >> 1))] =
+              state.out[n][m][i] + zeros[T::kInWords ? 0 : 16 * m / T::kPart];
+    }
   __syncthreads();
   const int tile_index = (sequence * a.kv_heads + head) * a.query_tiles + tile;
   float* const all = a.partial + static_cast<long long>(tile_index) * a.splits * size;
-  const long long y = (static_cast<long long>(sequence) * a.heads + head * group + tile * kKvQueries) * T::kDims;
+  const long long y = (static_cast<long long>(sequence) * a.heads + head * group + tile * Q) * T::kDims;
   // A thread takes four dims of a column.
 #pragma unroll 1
   for (int i = 4 * static_cast<int>(threadIdx.x); i < columns * T::kDims; i += 4 * threads) {
     const int column = i / T::kDims;
-    const Found found = join_warps<4, kKvQueries>(records, warps, size, column, i);
+    const Found found = join_warps<4, Q>(records, warps * T::kRecords, size, column, i);
     if (a.splits == 1) {
       kv_write(a, y + i, found);
       continue;
     }
     float* const to = all + static_cast<long long>(split) * size;
-    *reinterpret_cast<float4*>(to + 2 * kKvQueries + i) =
+    *reinterpret_cast<float4*>(to + 2 * Q + i) =
         make_float4(found.sum[0], found.sum[1], found.sum[2], found.sum[3]);
-    if (i % T::kDims == 0) to[column] = found.most, to[kKvQueries + column] = found.total;
+    if (i % T::kDims == 0) to[column] = found.most, to[Q + column] = found.total;
   }
   if (a.splits == 1) return;
   // Whoever delivers last brings the splits together, in their order.
-  unsigned* const last = reinterpret_cast<unsigned*>(records + warps * size);
+  unsigned* const last = reinterpret_cast<unsigned*>(records + warps * T::kRecords * size);
   if (!is_last_split(a.counters + tile_index, last, a.splits)) return;
 #pragma unroll 1
   for (int i = 4 * static_cast<int>(threadIdx.x); i < columns * T::kDims; i += 4 * threads)
-    kv_write(a, y + i, join_splits<size, kKvQueries>(all, a.splits, i / T::kDims, i));
+    kv_write(a, y + i, join_splits<size, Q>(all, a.splits, i / T::kDims, i));
 }
 
 }  // namespace lpq::cuda

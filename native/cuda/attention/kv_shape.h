@@ -22,7 +22,7 @@ struct KvDecodeArgs {
   const int* lengths;                             // [B], packed tokens
   const unsigned short *tail_keys, *tail_values;  // f16 [B, room, kv_heads, D], of which tails [B] tokens are there
   const int* tails;
-  float* partial;      // [B, kv_heads, query_tiles, splits]: a record is most[8], total[8], sums[8][D]
+  float* partial;      // [B, kv_heads, query_tiles, splits]: a record is most[Q], total[Q], sums[Q][D]
   unsigned* counters;  // [B, kv_heads, query_tiles], 0 before and after
   unsigned* fault;     // set where the table, a length or a tail is none
   void* y;             // [B, queries, heads, D]
@@ -57,19 +57,23 @@ struct KvPackArgs {
   unsigned* counters;  // [sequences], 0 before and after
 };
 
-constexpr int kKvQueries = 8;  // the columns of one mma
-template <int DIMS>
-constexpr int kKvRecord = 2 * kKvQueries + kKvQueries * DIMS;  // floats
+// Floats of what is found of QUERIES queries of a kv head, as many as a block takes.
+constexpr int kv_record(int queries, int dims) { return 2 * queries + queries * dims; }
 
 // A unit is what a warp takes at once, steps of 16 tokens. bitdecoding: half a tile, 16 rows of words of keys, hence of
 // each 32 tokens 16; turbomind: 64 tokens.
-template <int KEY_BITS, int VALUE_BITS, int DIMS, KvForm FORM>
+// The 8 columns of an mma are queries of a kv head. 4 queries: columns 4 to 7 are the same queries over other tokens,
+// the second half of a unit's steps (sets of tokens; a product takes 8 of k for each), which halves what has to be done
+// for each score. 16 queries: two tiles of columns, which share the operands that codes become.
+template <int KEY_BITS, int VALUE_BITS, int DIMS, KvForm FORM, int QUERIES>
 struct KvShape {
+  static constexpr int kQueries = QUERIES, kSets = QUERIES == 4 ? 2 : 1, kColumns = QUERIES > 8 ? QUERIES / 8 : 1;
   static constexpr KvForm kForm = FORM;
   static constexpr bool kInWords = FORM == KvForm::kWords, kByToken = FORM == KvForm::kTokens || kInWords;
   static constexpr int kKeyBits = KEY_BITS, kBits = VALUE_BITS, kDims = DIMS;
   static constexpr int kKeyCodes = 16 / kKeyBits, kCodes = 16 / kBits;  // R, of a word
   static constexpr int kSteps = kInWords ? 4 : kKeyCodes, kTokens = 16 * kSteps;
+  static constexpr int kPasses = kSteps / kSets;  // steps of a set
   static constexpr int kTile = kInWords ? 64 : 32 * kKeyCodes;  // tokens that kTileUnits units hold together
   static constexpr int kTileUnits = kInWords ? 1 : 2;
   static constexpr int kKeyRows = kInWords ? kTokens : 16, kKeyRow = kInWords ? kDims * kKeyBits / 8 : 2 * kDims;
@@ -84,15 +88,19 @@ struct KvShape {
   static constexpr int kChunk = kDims < 128 ? kDims : 128, kChunkWords = kChunk / kCodes, kWords = kDims / kCodes;
   static constexpr bool kNarrow = kWords < 16;  // a token has 8 words: two codes of a word fill the rows of an mma
   static constexpr int kKeyBytes = kKeyRows * kKeyRow, kValueBytes = kTokens * kValueRow;
-  static constexpr int kTokenNumbers = kInWords ? 4 * kTokens : kDims / 32 * kTokens * 4;
-  static constexpr int kKeyNumbers = kByToken ? kTokenNumbers : kGroups * kDims * 4;
-  static constexpr int kValueNumbers = kInWords ? kTokenNumbers : kValueGroups * kTokens * 4;
+  // Bytes from one line of numbers to the next, a little more than they take, so that lines meet no bank twice.
+  static constexpr int kChannelLine = kDims * 4 + (kGroups > 1 ? 32 : 0), kTokenLine = 2 * kTokens + 16;
+  static constexpr int kKeyNumbers = kInWords   ? 4 * kTokens
+                                     : kByToken ? kDims / 32 * 2 * kTokenLine
+                                                : kGroups * kChannelLine;
+  static constexpr int kValueNumbers =
+      kInWords ? 4 * kTokens : (FORM == KvForm::kWide ? kValueGroups : kDims / 32) * 2 * kTokenLine;
   static constexpr int kStage = kKeyBytes + kValueBytes + kKeyNumbers + kValueNumbers;
-  // Warps of a block, as far as registers go: sums, scores and queries.
-  static constexpr int kMostWarps = kDims == 256 || (kKeyBits == 2 && FORM != KvForm::kWide) ? 8
-                                    : kDims == 128                                           ? 12
-                                                                                             : 16;
-  static_assert(kStage % 16 == 0 && kDims % 64 == 0 && !(kInWords && kNarrow));
+  // Warps of a block, as far as registers go: sums, scores and queries, and some 60 besides.
+  static constexpr int kHeld = kColumns * (kDims / 16 * 4 + kDims / 8 + 4 * kPasses);
+  static constexpr int kMostWarps = kHeld > 104 ? 8 : kHeld > 64 ? 12 : 16;
+  static constexpr int kRecord = kv_record(QUERIES, DIMS), kRecords = kSets;  // of a warp
+  static_assert(kStage % 16 == 0 && kDims % 64 == 0 && !(kInWords && kNarrow) && kHeld <= 160);
 };
 
 }  // namespace lpq::cuda
