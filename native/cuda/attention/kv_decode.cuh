@@ -6,8 +6,8 @@
 // the two codes of a half2, as subnormal numbers that need no arithmetic. Scales never touch codes: those of keys by
 // channel multiply Q, those by token multiply scores, those of values multiply P.
 //
-// A warp is alone from its first unit to its last: it copies units into its own ring of shared memory (cp.async; keys
-// of a unit that comes as soon as keys of one are read, then values), and has maxima, sums and outputs of its own, so
+// A warp is alone from its first unit to its last: it copies units into its own part of shared memory (cp.async; keys
+// of the unit that comes as soon as keys of one are read, then values), and has maxima, sums and outputs of its own, so
 // that no warp waits for another's softmax. What warps of a block found is brought together at the end, and what blocks
 // (splits of the tokens) found by the block that ends last. Sixteens of the exact tail go to the warps of all splits in
 // turn, while their first copies are under way. The first copies of pages do not wait for the operation before where it
@@ -63,19 +63,24 @@ __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
   const int units = (length + T::kTile - 1) / T::kTile * T::kTileUnits, run = (units + a.splits - 1) / a.splits;
   const int begin = split * run, end = begin + run < units ? begin + run : units;
   const int* table = a.table + static_cast<long long>(sequence) * a.table_pages;
-  const uint32_t ring = shared_address(dynamic_shared()) + static_cast<uint32_t>(warp * a.stages * T::kStage);
-  const auto stage = [&](int i) { return KvUnit<T>{ring + static_cast<uint32_t>(i * T::kStage)}; };
-  int next = begin + warp;
+  const KvLane<T> unit(a, head, shared_address(dynamic_shared()) + static_cast<uint32_t>(warp * T::kStage));
+  const int first = begin + warp;
 #ifdef LPQ_KV_WAITING  // of the ablation in docs/internals/kernels/attention.md: a unit is copied when its turn comes
-  next = end;
+  constexpr bool waiting = true;
+#else
+  constexpr bool waiting = false;
 #endif
-  for (int i = 0; i < a.stages; ++i, next += warps) {
-    KvPlace place{};
-    if (next < end) kv_fetch_keys<T>(a, head, place = kv_place<T>(a, table, next), stage(i));
+  KvPlace place{};
+  const auto fetch_keys = [&](bool there) {
+    if (there) kv_check_page(a, place), kv_fetch_keys<T>(a, place, unit);
     cp_async_commit();
-    if (next < end) kv_fetch_values<T>(a, head, place, stage(i));
+  };
+  const auto fetch_values = [&](bool there) {
+    if (there) kv_fetch_values<T>(a, place, unit);
     cp_async_commit();
-  }
+  };
+  if (first < end) place = kv_place<T>(a, table, first);
+  fetch_keys(first < end && !waiting), fetch_values(first < end && !waiting);
   if (a.early) {
     griddepcontrol_wait_and_launch();
     fetch_queries();
@@ -95,34 +100,28 @@ __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
 #pragma unroll
       for (int kc = 0; kc < T::kDims / 16; ++kc) mma_m16n8k16<false>(sums[n], ones, q[n][kc][0], q[n][kc][1]);
   }
-  const int pending = 2 * a.stages - 1;
-  int slot = 0;
-  for (int n = begin + warp; n < end; n += warps, next += warps) {
-    const KvUnit<T> unit = stage(slot);
-    KvPlace place{};
-    if (next < end) place = kv_place<T>(a, table, next);
+  for (int n = first; n < end; n += warps) {
     KvScores<T> score = {};
-#ifdef LPQ_KV_WAITING
-    kv_fetch_keys<T>(a, head, place = kv_place<T>(a, table, n), unit), kv_fetch_values<T>(a, head, place, unit);
-    cp_async_commit(), cp_async_wait<0>();
-#endif
-    cp_async_wait(pending);
+    if constexpr (waiting) {
+      place = kv_place<T>(a, table, n);
+      fetch_keys(true), fetch_values(true), cp_async_wait<0>();
+    }
+    const bool more = n + warps < end && !waiting;
+    if (more) place = kv_place<T>(a, table, n + warps);
+    cp_async_wait<1>();
     __syncwarp();  // all lanes' copies have come
     if constexpr (T::kInWords) kv_scores_words<T>(a, unit, q, sums, score);
     else if constexpr (T::kByToken) kv_scores_tokens<T>(a, unit, q, score);
     else kv_scores_channels<T>(a, unit, q, score);
     __syncwarp();  // all lanes have read the keys
-    if (next < end) kv_fetch_keys<T>(a, head, place, unit);
-    cp_async_commit();
+    fetch_keys(more);
     const int here = length - n * T::kTokens;  // of turbomind; a unit of another form is full
     kv_weigh<T>(here, score, state);
-    cp_async_wait(pending);
+    cp_async_wait<1>();
     __syncwarp();
     kv_add_values<T>(a, unit, here, score, state);
     __syncwarp();
-    if (next < end) kv_fetch_values<T>(a, head, place, unit);
-    cp_async_commit();
-    slot = slot + 1 == a.stages ? 0 : slot + 1;
+    fetch_values(more);
   }
   cp_async_wait<0>();
   kv_settle<T, true>(state);

@@ -44,20 +44,11 @@ __device__ __forceinline__ void kv_operand(const uint32_t (&word)[4], const Code
 // 16 kc + 8 s + 2 (lane % 4). Scales and zeros of two dims lie side by side, so that what is loaded is operand A of the
 // zeros' product: rows 8 to 15 are zeros, those before are not looked at.
 template <class T>
-__device__ __forceinline__ void kv_scores_channels(const KvDecodeArgs& a, const KvUnit<T>& unit, const KvQuery<T>& q,
+__device__ __forceinline__ void kv_scores_channels(const KvDecodeArgs& a, const KvLane<T>& lane, const KvQuery<T>& q,
                                                    KvScores<T>& score) {
-  constexpr int B = T::kKeyBits, kSetGroups = T::kSets == 2 ? T::kPasses / T::kGroupSteps : 0;
-  const int lane = static_cast<int>(threadIdx.x & 31), g = lane >> 2, t = lane & 3, matrix = lane >> 3,
-            row = (lane & 7) + 8 * (matrix & 1);
-  const int shared =
-      T::kForm == KvForm::kWide ? 0 : a.key_group >> 6;  // steps of two that share a group: log2 of how many
+  constexpr int B = T::kKeyBits;
+  const int t = static_cast<int>(threadIdx.x & 3), shared = kv_key_shared<T>(a);
   float zero[T::kColumns][4] = {};
-  const uint32_t own =
-      unit.key_numbers() + static_cast<uint32_t>(((g & (T::kGroups - 1)) >> shared) * T::kChannelLine + t * 8);
-  const auto numbers_of = [&](int pass, int kc) {
-    const int group = (pass / T::kGroupSteps + kSetGroups * kv_set_of_operand<T>()) >> shared;
-    return unit.key_numbers() + static_cast<uint32_t>(group * T::kChannelLine + t * 8 + 64 * kc);
-  };
 #pragma unroll
   for (int kc = 0; kc < T::kDims / 16; ++kc) {
     uint32_t word[4], numbers[4];
@@ -66,15 +57,17 @@ __device__ __forceinline__ void kv_scores_channels(const KvDecodeArgs& a, const 
 #pragma unroll
       for (int n = 0; n < T::kColumns; ++n) mma_m16n8k16<false>(zero[n], numbers, q[n][kc][0], q[n][kc][1]);
     };
-    ldmatrix_x4(word, unit.key_chunk(row, 2 * kc + (matrix >> 1)));
+    ldmatrix_x4(word, lane.keys_at(0, kc));
     if constexpr (T::kGroups > 1) {  // a row a group
-      ld_shared_v2(numbers[0], numbers[1], own + 64 * kc), ld_shared_v2(numbers[2], numbers[3], own + 64 * kc + 32);
+      ld_shared_v2(numbers[0], numbers[1], lane.key_zeros + 64 * kc),
+          ld_shared_v2(numbers[2], numbers[3], lane.key_zeros + 64 * kc + 32);
       add_zeros();
     }
     each<0, T::kPasses>([&](auto step) {
       constexpr int J = decltype(step)::value;
       if constexpr (J % T::kGroupSteps == 0) {
-        const uint32_t at = numbers_of(J, kc);
+        const uint32_t at =
+            lane.key_scales + static_cast<uint32_t>((J / T::kGroupSteps >> shared) * T::kChannelLine + 64 * kc);
         ld_shared_v2(numbers[0], numbers[1], at), ld_shared_v2(numbers[2], numbers[3], at + 32);
 #pragma unroll
         for (int n = 0; n < T::kColumns; ++n)
@@ -101,7 +94,7 @@ __device__ __forceinline__ void kv_scores_channels(const KvDecodeArgs& a, const 
         z[c] = (T::kGroups == 1
                     ? zero[n][2 + c]
                     : __shfl_sync(0xffffffffu, zero[n][2 + c],
-                                  4 * (J / T::kGroupSteps + kSetGroups * kv_set<T>()) + t)) *
+                                  4 * (J / T::kGroupSteps + T::kSetGroups * kv_set<T>()) + t)) *
                a.scale;
 #pragma unroll
       for (int i = 0; i < 4; ++i) score[J][n][i] = __fmaf_rn(score[J][n][i], a.scale * Field<B, J>::kBack, z[i & 1]);
@@ -112,18 +105,17 @@ __device__ __forceinline__ void kv_scores_channels(const KvDecodeArgs& a, const 
 // Keys by token: sums over a group of dims are scaled as they end; zeros multiply sums of queries, which are a product
 // with ones.
 template <class T>
-__device__ __forceinline__ void kv_scores_tokens(const KvDecodeArgs& a, const KvUnit<T>& unit, const KvQuery<T>& q,
+__device__ __forceinline__ void kv_scores_tokens(const KvDecodeArgs& a, const KvLane<T>& lane, const KvQuery<T>& q,
                                                  KvScores<T>& score) {
   constexpr int B = T::kKeyBits;
   constexpr uint32_t one = 0x3c003c00u, ones[4] = {one, one, one, one};
-  const int lane = static_cast<int>(threadIdx.x & 31), matrix = lane >> 3, row = (lane & 7) + 8 * (matrix & 1);
   float part[T::kPasses][T::kColumns][4] = {}, sum[T::kColumns][4] = {};
   int group = 0;
 #pragma unroll
   for (int kc = 0; kc < T::kDims / 16; ++kc) {
     uint32_t word[4];
     KvOperands<T> b;
-    ldmatrix_x4(word, unit.key_chunk(row, 2 * kc + (matrix >> 1)));
+    ldmatrix_x4(word, lane.keys_at(0, kc));
 #pragma unroll
     for (int n = 0; n < T::kColumns; ++n) {
       mma_m16n8k16<false>(sum[n], ones, q[n][kc][0], q[n][kc][1]);
@@ -140,7 +132,7 @@ __device__ __forceinline__ void kv_scores_tokens(const KvDecodeArgs& a, const Kv
     if (kc % 2 == 0 || (16 * kc + 16) % a.key_group != 0) continue;
     each<0, T::kPasses>([&](auto step) {
       constexpr int J = decltype(step)::value;
-      const KvNumbers numbers = kv_numbers<T>(unit.key_numbers(), group, J + T::kPasses * kv_set<T>());
+      const KvNumbers numbers = kv_numbers<T>(lane, group, J);
 #pragma unroll
       for (int n = 0; n < T::kColumns; ++n)
 #pragma unroll
@@ -162,10 +154,9 @@ __device__ __forceinline__ void kv_scores_tokens(const KvDecodeArgs& a, const Kv
 // / 4) + reg % 2 of step j, dim 16 X k + 2 X (lane % 4) + 2 x + 8 X (reg / 2) and the next: fields of one word, in the
 // order 75316420 of 4 bits; bytes are spread by prmt. Fields at bit 0 and at bit 4 of a half have sums of their own.
 template <class T>
-__device__ __forceinline__ void kv_scores_words(const KvDecodeArgs& a, const KvUnit<T>& unit, const KvQuery<T>& q,
+__device__ __forceinline__ void kv_scores_words(const KvDecodeArgs& a, const KvLane<T>& lane, const KvQuery<T>& q,
                                                 const float (&sums)[T::kColumns][4], KvScores<T>& score) {
   constexpr int X = T::kKeyCodes, B = T::kKeyBits;
-  const int lane = static_cast<int>(threadIdx.x & 31), matrix = lane >> 3, row = (lane & 7) + 8 * (matrix & 1);
   KvScores<T> second = {};
   const auto codes_at = [](uint32_t word, auto x) {
     if constexpr (B == 8) return two_bytes<decltype(x)::value>(word);
@@ -178,7 +169,7 @@ __device__ __forceinline__ void kv_scores_words(const KvDecodeArgs& a, const KvU
       uint32_t word[T::kSets][4];
 #pragma unroll
       for (int s = 0; s < T::kSets; ++s)
-        ldmatrix_x4(word[s], unit.key_chunk(16 * (p + s * T::kPasses) + row, 2 * k + (matrix >> 1)));
+        ldmatrix_x4(word[s], lane.keys_at(p + s * T::kPasses, k));
       each<0, X>([&](auto step) {
         constexpr int x = decltype(step)::value;
 #pragma unroll
@@ -202,7 +193,7 @@ __device__ __forceinline__ void kv_scores_words(const KvDecodeArgs& a, const KvU
     }
 #pragma unroll
   for (int p = 0; p < T::kPasses; ++p) {
-    const KvNumbers numbers = kv_numbers<T>(unit.key_numbers(), 0, p + T::kPasses * kv_set<T>());
+    const KvNumbers numbers = kv_numbers<T>(lane, 0, p);
 #pragma unroll
     for (int n = 0; n < T::kColumns; ++n)
 #pragma unroll

@@ -81,6 +81,7 @@ struct KvShape {
   // Groups of keys by channel that a unit touches, at most, and steps that share one.
   static constexpr int kGroupSteps = FORM == KvForm::kWide ? (kSteps < 4 ? kSteps : 4) : 1,
                        kGroups = kSteps / kGroupSteps;
+  static constexpr int kSetGroups = kSets == 2 ? kPasses / kGroupSteps : 0;  // that lie before those of the second set
   static constexpr int kPart = FORM == KvForm::kWide ? (kDims < 128 ? kDims : 128)
                                : kInWords            ? kDims
                                                      : 32;  // dims of values of one scale, at least
@@ -97,10 +98,10 @@ struct KvShape {
       kInWords ? 4 * kTokens : (FORM == KvForm::kWide ? kValueGroups : kDims / 32) * 2 * kTokenLine;
   static constexpr int kStage = kKeyBytes + kValueBytes + kKeyNumbers + kValueNumbers;
   // Warps of a block, as far as registers go: sums, scores and queries, and some 60 besides.
-  static constexpr int kHeld = kColumns * (kDims / 16 * 4 + kDims / 8 + 4 * kPasses);
-  static constexpr int kMostWarps = kHeld > 104 ? 8 : kHeld > 64 ? 12 : 16;
+  static constexpr int kHeld = kColumns * (kDims / 4 + kDims / 8 + (kByToken ? 8 : 4) * kPasses) + (kByToken ? 8 : 0);
+  static constexpr int kMostWarps = kHeld > 96 ? 8 : kHeld > 64 ? 12 : 16;
   static constexpr int kRecord = kv_record(QUERIES, DIMS), kRecords = kSets;  // of a warp
-  static_assert(kStage % 16 == 0 && kDims % 64 == 0 && !(kInWords && kNarrow) && kHeld <= 160);
+  static_assert(kStage % 16 == 0 && kDims % 64 == 0 && !(kInWords && kNarrow) && kColumns * kDims <= 256);
 };
 
 }  // namespace lpq::cuda

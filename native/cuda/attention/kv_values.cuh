@@ -75,15 +75,12 @@ __device__ __forceinline__ void kv_weigh(int here, KvScores<T>& score, KvState<T
 // ones keeps their sums. Codes: (lane, reg) of operand A number (I, m) -> row lane / 4 + 8 (reg % 2), row of tokens 16 I
 // + 2 (lane % 4) + 8 (reg / 2) and the next; of two sets 16 (I / 2 + kPasses (reg / 2)) + 8 (I % 2) + 2 (lane % 4).
 template <class T>
-__device__ __forceinline__ void kv_add_values(const KvDecodeArgs& a, const KvUnit<T>& unit, int here,
+__device__ __forceinline__ void kv_add_values(const KvDecodeArgs& a, const KvLane<T>& lane, int here,
                                               const KvScores<T>& score, KvState<T>& state) {
   constexpr int R = T::kCodes, B = T::kBits, V = T::kValueGroups;
   constexpr uint32_t one = 0x3c003c00u;
-  const int lane = static_cast<int>(threadIdx.x & 31), matrix = lane >> 3, part = (lane >> 2) & (V - 1);
-  const int shared = T::kForm == KvForm::kFine || T::kForm == KvForm::kTokens
-                         ? a.value_group >> 6
-                         : 0;  // log2 of how many of V share a group
-  const int own_row = (lane & 7) + (matrix >> 1) * (T::kSets == 2 ? 16 * T::kPasses : 8);
+  const int here_of_operand = here - kv_set_of_operand<T>() * 16 * T::kPasses;
+  const int shared = kv_value_shared<T>(a);
 #pragma unroll
   for (int i = 0; i < T::kSteps; ++i) {
     // Of k 0 to 7 and of k 8 to 15: the step, and which half of it.
@@ -101,20 +98,15 @@ __device__ __forceinline__ void kv_add_values(const KvDecodeArgs& a, const KvUni
           plain[n][k] = movmatrix_trans(cvt_x2<false>(score[i][n][2 * k], score[i][n][2 * k + 1]));
       }
     }
-    const uint32_t zeros[4] = {kv_pair<T, 1>(unit.value_numbers(), part >> shared, pass, first_half, here), one,
-                               kv_pair<T, 1>(unit.value_numbers(), part >> shared, second_step, second_half, here), one};
+    const uint32_t zeros[4] = {kv_pair<T, 1>(lane.value_zeros, pass, first_half, here), one,
+                               kv_pair<T, 1>(lane.value_zeros, second_step, second_half, here), one};
 #pragma unroll
     for (int n = 0; n < T::kColumns; ++n) mma_m16n8k16<false>(state.rest[n], zeros, plain[n][0], plain[n][1]);
 #pragma unroll
     for (int v = 0; v < V; ++v) {
-      uint32_t scales[2];
-      if constexpr (T::kSets == 2) {
-        scales[0] = scales[1] = kv_pair<T, 0>(unit.value_numbers(), v >> shared,
-                                              pass + T::kPasses * kv_set_of_operand<T>(), first_half, here);
-      } else {
-        scales[0] = kv_pair<T, 0>(unit.value_numbers(), v >> shared, i, 0, here);
-        scales[1] = kv_pair<T, 0>(unit.value_numbers(), v >> shared, i, 1, here);
-      }
+      const uint32_t at = lane.value_scales + static_cast<uint32_t>((v >> shared) * 2 * T::kTokenLine);
+      uint32_t scales[2] = {kv_pair<T, 0>(at, pass, first_half, here_of_operand)};
+      scales[1] = T::kSets == 2 ? scales[0] : kv_pair<T, 0>(at, i, 1, here_of_operand);
 #pragma unroll
       for (int n = 0; n < T::kColumns; ++n)
 #pragma unroll
@@ -124,7 +116,7 @@ __device__ __forceinline__ void kv_add_values(const KvDecodeArgs& a, const KvUni
 #pragma unroll
     for (int w = 0; w < (T::kWords + 15) / 16; ++w) {
       uint32_t word[4];
-      ldmatrix_x4_trans(word, unit.value_chunk(first_row, own_row, 2 * w + (T::kNarrow ? 0 : matrix & 1)));
+      ldmatrix_x4_trans(word, lane.values_at(first_row, w));
       const auto add = [&](int m, int v, const uint32_t(&codes)[4]) {
 #pragma unroll
         for (int n = 0; n < T::kColumns; ++n)
