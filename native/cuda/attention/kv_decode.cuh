@@ -48,14 +48,17 @@ __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
   const auto fetch_queries = [&] {
     const unsigned short* query = a.q + (static_cast<long long>(sequence) * a.heads + head * group + own) * T::kDims;
 #pragma unroll
-    for (int n = 0; n < T::kColumns; ++n)
+    for (int n = 0; n < T::kColumns * T::kSets; ++n) {
+      // Tile n of columns, or set n of tokens.
+      const int column = T::kSets == 2 ? 0 : 8 * n;
+      const bool there = own + column < group && (T::kSets == 1 || kv_set_of_operand<T>() == n);
 #pragma unroll
       for (int kc = 0; kc < T::kDims / 16; ++kc)
 #pragma unroll
         for (int k = 0; k < 2; ++k)
-          q[n][kc][k] = own + 8 * n < group
-                            ? *reinterpret_cast<const uint32_t*>(query + 8 * n * T::kDims + kv_query_dim<T>(kc, k))
-                            : 0;
+          q[n][kc][k] =
+              there ? *reinterpret_cast<const uint32_t*>(query + column * T::kDims + kv_query_dim<T>(kc, k)) : 0;
+    }
   };
   if (!a.early) fetch_queries();
 
@@ -99,6 +102,7 @@ __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
     for (int n = 0; n < T::kColumns; ++n)
 #pragma unroll
       for (int kc = 0; kc < T::kDims / 16; ++kc) mma_m16n8k16<false>(sums[n], ones, q[n][kc][0], q[n][kc][1]);
+    if constexpr (T::kSets == 2) sums[0][0] = kv_of_query<T>(sums[0][0], 0), sums[0][1] = kv_of_query<T>(sums[0][1], 0);
   }
   for (int n = first; n < end; n += warps) {
     KvScores<T> score = {};

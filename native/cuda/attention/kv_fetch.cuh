@@ -242,12 +242,12 @@ __device__ __forceinline__ void kv_fetch_keys(const KvDecodeArgs& a, const KvPla
   if constexpr (T::kByToken) {
     kv_copy_numbers<T>(lane.key_number_to,
                        kv_in_page(lane.key_numbers, place, a.key_numbers_page, kv_numbers_offset<T>(a, place)),
-                       T::kInWords ? 1 : T::kDims / a.key_group, a.key_number_row);
+                       T::kInWords ? 1 : T::kDims / 32 >> (a.key_group >> 6), a.key_number_row);
   } else {
     constexpr bool kWide = T::kForm == KvForm::kWide;
     constexpr int wide = T::kDims / 4, most = T::kGroups * wide;  // chunks of a group, and of all
-    const int chunks = kWide ? most : wide * T::kTile / a.key_group,
-              first = kWide ? place.token / 128 : place.token / a.key_group;
+    const int shared = kv_key_shared<T>(a), chunks = kWide ? most : wide * T::kTile / 32 >> shared,
+              first = kWide ? place.token / 128 : place.token >> (5 + shared);
     const unsigned char* const from =
         kv_in_page(lane.key_numbers, place, a.key_numbers_page, first * a.key_number_row);
 #pragma unroll
@@ -268,7 +268,8 @@ __device__ __forceinline__ void kv_fetch_values(const KvDecodeArgs& a, const KvP
       KvLane<T>::kv_value_sixteen(a));
   kv_copy_numbers<T>(lane.value_number_to,
                      kv_in_page(lane.value_numbers, place, a.value_numbers_page, kv_numbers_offset<T>(a, place)),
-                     T::kForm == KvForm::kWide ? T::kValueGroups : T::kDims / a.value_group, a.value_number_group);
+                     T::kForm == KvForm::kWide ? T::kValueGroups : T::kDims / 32 >> kv_value_shared<T>(a),
+                     a.value_number_group);
 }
 
 // Scales and zeros of keys by token: of this lane's tokens 2 g and 2 g + 1 of step j of its set, for a group of dims.

@@ -8,10 +8,10 @@
 
 namespace lpq::cuda {
 
-// (lane, reg) of q[tile][kc] -> dims kv_query_dim(kc, reg) and the next, column lane / 4 of a tile; of two sets of
-// tokens, query lane / 4 % 4.
+// (lane, reg) of q[tile][kc] -> dims kv_query_dim(kc, reg) and the next, column lane / 4 of a tile. Of two sets of
+// tokens q[set][kc], query lane / 4 % 4 in the columns of the set and 0 in the others.
 template <class T>
-using KvQuery = uint32_t[T::kColumns][T::kDims / 16][2];
+using KvQuery = uint32_t[T::kColumns * T::kSets][T::kDims / 16][2];
 // Of step P, of a second set step kPasses + P.
 template <class T>
 using KvScores = float[T::kPasses][T::kColumns][4];
@@ -19,10 +19,24 @@ using KvScores = float[T::kPasses][T::kColumns][4];
 template <class T>
 using KvOperands = uint32_t[T::kColumns][T::kSets][2];
 
+// Of queries times `low` and `high`, of dims 16 kc and 16 kc + 8 onwards.
+template <class T, class Scaled>
+__device__ __forceinline__ void kv_spread(const KvQuery<T>& q, int n, int kc, const Scaled& scaled,
+                                          uint32_t (&b)[T::kSets][2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+    if constexpr (T::kSets == 1) {
+      b[0][half] = scaled(q[n][kc][half], half);
+    } else {
+      b[half][0] = scaled(q[0][kc][half], half), b[half][1] = scaled(q[1][kc][half], half);
+    }
+}
+
+// Sums of a product with queries, whose columns are those of the first set, for this lane's columns.
 template <class T>
-__device__ __forceinline__ void kv_spread(uint32_t low, uint32_t high, uint32_t (&b)[T::kSets][2]) {
-  if constexpr (T::kSets == 1) b[0][0] = low, b[0][1] = high;
-  else kv_apart(low, b[0]), kv_apart(high, b[1]);
+__device__ __forceinline__ float kv_of_query(float v, int row) {
+  const int t = static_cast<int>(threadIdx.x & 3);
+  return __shfl_sync(0xffffffffu, v, 4 * row + (T::kSets == 2 ? t & 1 : t));
 }
 
 // Code number J of words as operand A number S of 16 dims. `code`: what makes a register of a word and a Constant.
@@ -47,7 +61,7 @@ template <class T>
 __device__ __forceinline__ void kv_scores_channels(const KvDecodeArgs& a, const KvLane<T>& lane, const KvQuery<T>& q,
                                                    KvScores<T>& score) {
   constexpr int B = T::kKeyBits;
-  const int t = static_cast<int>(threadIdx.x & 3), shared = kv_key_shared<T>(a);
+  const int shared = kv_key_shared<T>(a);
   float zero[T::kColumns][4] = {};
 #pragma unroll
   for (int kc = 0; kc < T::kDims / 16; ++kc) {
@@ -71,7 +85,7 @@ __device__ __forceinline__ void kv_scores_channels(const KvDecodeArgs& a, const 
         ld_shared_v2(numbers[0], numbers[1], at), ld_shared_v2(numbers[2], numbers[3], at + 32);
 #pragma unroll
         for (int n = 0; n < T::kColumns; ++n)
-          kv_spread<T>(mul_x2<false>(q[n][kc][0], numbers[0]), mul_x2<false>(q[n][kc][1], numbers[2]), b[n]);
+          kv_spread<T>(q, n, kc, [&](uint32_t x, int half) { return mul_x2<false>(x, numbers[2 * half]); }, b[n]);
         if constexpr (T::kGroups == 1) add_zeros();
       }
       each<0, T::kSets>([&](auto set) {
@@ -91,10 +105,9 @@ __device__ __forceinline__ void kv_scores_channels(const KvDecodeArgs& a, const 
       float z[2];
 #pragma unroll
       for (int c = 0; c < 2; ++c)
-        z[c] = (T::kGroups == 1
+        z[c] = (T::kGroups == 1 && T::kSets == 1
                     ? zero[n][2 + c]
-                    : __shfl_sync(0xffffffffu, zero[n][2 + c],
-                                  4 * (J / T::kGroupSteps + T::kSetGroups * kv_set<T>()) + t)) *
+                    : kv_of_query<T>(zero[n][2 + c], J / T::kGroupSteps + T::kSetGroups * kv_set<T>())) *
                a.scale;
 #pragma unroll
       for (int i = 0; i < 4; ++i) score[J][n][i] = __fmaf_rn(score[J][n][i], a.scale * Field<B, J>::kBack, z[i & 1]);
@@ -119,7 +132,7 @@ __device__ __forceinline__ void kv_scores_tokens(const KvDecodeArgs& a, const Kv
 #pragma unroll
     for (int n = 0; n < T::kColumns; ++n) {
       mma_m16n8k16<false>(sum[n], ones, q[n][kc][0], q[n][kc][1]);
-      kv_spread<T>(q[n][kc][0], q[n][kc][1], b[n]);
+      kv_spread<T>(q, n, kc, [](uint32_t x, int) { return x; }, b[n]);
     }
     each<0, T::kPasses * T::kSets>([&](auto step) {
       constexpr int J = decltype(step)::value / T::kSets, S = decltype(step)::value % T::kSets;
@@ -130,6 +143,7 @@ __device__ __forceinline__ void kv_scores_tokens(const KvDecodeArgs& a, const Kv
       for (int n = 0; n < T::kColumns; ++n) mma_m16n8k16<false>(part[J][n], codes, b[n][S][0], b[n][S][1]);
     });
     if (kc % 2 == 0 || (16 * kc + 16) % a.key_group != 0) continue;
+    if constexpr (T::kSets == 2) sum[0][0] = kv_of_query<T>(sum[0][0], 0), sum[0][1] = kv_of_query<T>(sum[0][1], 0);
     each<0, T::kPasses>([&](auto step) {
       constexpr int J = decltype(step)::value;
       const KvNumbers numbers = kv_numbers<T>(lane, group, J);
@@ -185,7 +199,7 @@ __device__ __forceinline__ void kv_scores_words(const KvDecodeArgs& a, const KvL
 #pragma unroll
           for (int n = 0; n < T::kColumns; ++n) {
             uint32_t b[2] = {q[n][X * k + x][0], q[n][X * k + x][1]};
-            if constexpr (T::kSets == 2) kv_apart(q[n][X * k + x][half], b);
+            if constexpr (T::kSets == 2) b[0] = q[0][X * k + x][half], b[1] = q[1][X * k + x][half];
             mma_m16n8k16<false>(B == 4 && x % 2 ? second[p][n] : score[p][n], codes, b[0], b[1]);
           }
         }

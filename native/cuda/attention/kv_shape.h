@@ -98,8 +98,9 @@ struct KvShape {
       kInWords ? 4 * kTokens : (FORM == KvForm::kWide ? kValueGroups : kDims / 32) * 2 * kTokenLine;
   static constexpr int kStage = kKeyBytes + kValueBytes + kKeyNumbers + kValueNumbers;
   // Warps of a block, as far as registers go: sums, scores and queries, and some 60 besides.
-  static constexpr int kHeld = kColumns * (kDims / 4 + kDims / 8 + (kByToken ? 8 : 4) * kPasses) + (kByToken ? 8 : 0);
-  static constexpr int kMostWarps = kHeld > 96 ? 8 : kHeld > 64 ? 12 : 16;
+  static constexpr int kHeld =
+      kColumns * (kDims / 4 + kSets * kDims / 8 + (kByToken ? 8 : 4) * kPasses) + (kByToken ? 8 : 0);
+  static constexpr int kMostWarps = kHeld > 96 ? 8 : kHeld > 56 ? 12 : 16;
   static constexpr int kRecord = kv_record(QUERIES, DIMS), kRecords = kSets;  // of a warp
   static_assert(kStage % 16 == 0 && kDims % 64 == 0 && !(kInWords && kNarrow) && kColumns * kDims <= 256);
 };
