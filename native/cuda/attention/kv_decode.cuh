@@ -59,6 +59,13 @@ __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
           q[n][kc][k] =
               there ? *reinterpret_cast<const uint32_t*>(query + column * T::kDims + kv_query_dim<T>(kc, k)) : 0;
     }
+    if (!a.bf16_queries) return;
+#pragma unroll
+    for (int n = 0; n < T::kColumns * T::kSets; ++n)
+#pragma unroll
+      for (int kc = 0; kc < T::kDims / 16; ++kc)
+#pragma unroll
+        for (uint32_t& x : q[n][kc]) x = cvt_x2<false>(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u));
   };
   if (!a.early) fetch_queries();
 

@@ -63,10 +63,10 @@ __device__ __forceinline__ constexpr int kv_number_at(int token) {
 template <class T>
 struct KvLane {
   static constexpr int kKeyChunks = T::kKeyRow / 16, kValueChunks = T::kValueRow / 16;
-  static constexpr int kKeyTurns = kKeyChunks < 8 ? kKeyChunks / 2 : 4,
-                       kValueTurns = kValueChunks < 2 ? 1
-                                     : kValueChunks < 8 ? kValueChunks / 2
-                                                        : 4;
+  static constexpr int kKeyTurns = kKeyChunks < 8 ? kKeyChunks / 2 : 4, kValueTurns = kValueChunks < 2 ? 1
+                                                                                      : kValueChunks < 8
+                                                                                          ? kValueChunks / 2
+                                                                                          : 4;
   // From: of the head, in page 0.
   const unsigned char *keys, *key_numbers, *values, *value_numbers;
   // To: of a row's first chunk, and which chunk times 16 it takes of row 0.
@@ -102,8 +102,8 @@ struct KvLane {
       key_numbers += lane / wide * a.key_number_row + 16 * (lane % wide);
       key_number_to = key_numbers_to + static_cast<uint32_t>(lane / wide * T::kChannelLine + 16 * (lane % wide));
     }
-    value_numbers = a.value_numbers + static_cast<long long>(head) * a.value_number_head +
-                    token_numbers(a, a.value_number_group);
+    value_numbers =
+        a.value_numbers + static_cast<long long>(head) * a.value_number_head + token_numbers(a, a.value_number_group);
     value_number_to = value_numbers_to + token_numbers_to();
     {
       const int row = (lane & 7) + 8 * (matrix & 1);
@@ -116,18 +116,18 @@ struct KvLane {
       const int row = (lane & 7) + (matrix >> 1) * (T::kSets == 2 ? 16 * T::kPasses : 8);
 #pragma unroll
       for (int w = 0; w < kValueTurns; ++w)
-        value_at[w] = values_to + static_cast<uint32_t>(row * T::kValueRow +
-                                                        (((2 * w + (T::kNarrow ? 0 : matrix & 1)) ^
-                                                          kv_turn<T::kValueRow>(row & 7))
-                                                         << 4));
+        value_at[w] =
+            values_to +
+            static_cast<uint32_t>(row * T::kValueRow +
+                                  (((2 * w + (T::kNarrow ? 0 : matrix & 1)) ^ kv_turn<T::kValueRow>(row & 7)) << 4));
     }
     const int set = kv_set_of_operand<T>();
     if constexpr (T::kByToken) {
-      key_scales = key_zeros = key_numbers_to + static_cast<uint32_t>((T::kInWords ? 8 : 4) * g + kv_set<T>() * kSetApart);
+      key_scales = key_zeros =
+          key_numbers_to + static_cast<uint32_t>((T::kInWords ? 8 : 4) * g + kv_set<T>() * kSetApart);
     } else {
       const int shared = kv_key_shared<T>(a);
-      key_scales = key_numbers_to +
-                   static_cast<uint32_t>((T::kSetGroups * set >> shared) * T::kChannelLine + t * 8);
+      key_scales = key_numbers_to + static_cast<uint32_t>((T::kSetGroups * set >> shared) * T::kChannelLine + t * 8);
       key_zeros = key_numbers_to + static_cast<uint32_t>(((g & (T::kGroups - 1)) >> shared) * T::kChannelLine + t * 8);
     }
     const int part = g & (T::kValueGroups - 1);
@@ -154,7 +154,9 @@ struct KvLane {
   // Bytes between the numbers of a token and of that of the second set.
   static constexpr int kSetApart = T::kInWords ? 64 * T::kPasses : kv_number_at<T>(16 * T::kPasses);
   // From one sixteen of rows to the next.
-  static __device__ __forceinline__ int kv_key_sixteen(const KvDecodeArgs& a) { return T::kInWords ? 16 * a.key_row : 0; }
+  static __device__ __forceinline__ int kv_key_sixteen(const KvDecodeArgs& a) {
+    return T::kInWords ? 16 * a.key_row : 0;
+  }
   static __device__ __forceinline__ int kv_value_sixteen(const KvDecodeArgs& a) {
     return (T::kInWords ? 16 : 32) * a.value_row;
   }
@@ -248,8 +250,7 @@ __device__ __forceinline__ void kv_fetch_keys(const KvDecodeArgs& a, const KvPla
     constexpr int wide = T::kDims / 4, most = T::kGroups * wide;  // chunks of a group, and of all
     const int shared = kv_key_shared<T>(a), chunks = kWide ? most : wide * T::kTile / 32 >> shared,
               first = kWide ? place.token / 128 : place.token >> (5 + shared);
-    const unsigned char* const from =
-        kv_in_page(lane.key_numbers, place, a.key_numbers_page, first * a.key_number_row);
+    const unsigned char* const from = kv_in_page(lane.key_numbers, place, a.key_numbers_page, first * a.key_number_row);
 #pragma unroll
     for (int k = 0; k < most; k += 32) {
       const int group = k / wide, in_group = k % wide;
@@ -266,10 +267,9 @@ __device__ __forceinline__ void kv_fetch_values(const KvDecodeArgs& a, const KvP
       lane.value_to, lane.value_chunk,
       kv_in_page(lane.values, place, a.values_page, (place.token + place.half) * a.value_row), a.value_row,
       KvLane<T>::kv_value_sixteen(a));
-  kv_copy_numbers<T>(lane.value_number_to,
-                     kv_in_page(lane.value_numbers, place, a.value_numbers_page, kv_numbers_offset<T>(a, place)),
-                     T::kForm == KvForm::kWide ? T::kValueGroups : T::kDims / 32 >> kv_value_shared<T>(a),
-                     a.value_number_group);
+  kv_copy_numbers<T>(
+      lane.value_number_to, kv_in_page(lane.value_numbers, place, a.value_numbers_page, kv_numbers_offset<T>(a, place)),
+      T::kForm == KvForm::kWide ? T::kValueGroups : T::kDims / 32 >> kv_value_shared<T>(a), a.value_number_group);
 }
 
 // Scales and zeros of keys by token: of this lane's tokens 2 g and 2 g + 1 of step j of its set, for a group of dims.
@@ -293,7 +293,8 @@ template <class T, int KIND>
 __device__ __forceinline__ uint32_t kv_pair(uint32_t at, int j, int half, int here) {
   if constexpr (T::kInWords) {
     const int token = 16 * j + 4 * static_cast<int>(threadIdx.x & 3) + half;
-    const uint32_t of = at + static_cast<uint32_t>(64 * j + 4 * half), first = ld_shared(of), second = ld_shared(of + 8);
+    const uint32_t of = at + static_cast<uint32_t>(64 * j + 4 * half), first = ld_shared(of),
+                   second = ld_shared(of + 8);
     return (token < here ? KIND ? first >> 16 : first & 0xffff : 0) |
            (token + 2 < here ? (KIND ? second >> 16 : second & 0xffff) << 16 : 0);
   }

@@ -4,10 +4,16 @@
 #include "cuda/attention/kv_values.cuh"
 #include "cuda/numbers.cuh"
 #include "cuda/ptx/shared_memory.cuh"
+#include "cuda/types.cuh"
 
 namespace lpq::cuda {
 
-__device__ __forceinline__ void kv_write(const KvDecodeArgs& a, long long at, const Found& found) {
+// Four dims of query head `head`, to `at`.
+__device__ __forceinline__ void kv_write(const KvDecodeArgs& a, long long at, int head, Found found) {
+  if (a.sinks) {
+    const float sink = load_any(a.sinks, a.sinks_type, head) * 1.44269504f, peak = fmaxf(found.most, sink);
+    found.raise(peak), found.total += ex2_approx(sink - peak);
+  }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const float y = found.total > 0 ? __fdiv_rn(found.sum[i], found.total) : 0.0f;
@@ -50,19 +56,19 @@ __device__ __forceinline__ void kv_join(const KvDecodeArgs& a, KvState<T>& state
   __syncthreads();
   const int tile_index = (sequence * a.kv_heads + head) * a.query_tiles + tile;
   float* const all = a.partial + static_cast<long long>(tile_index) * a.splits * size;
-  const long long y = (static_cast<long long>(sequence) * a.heads + head * group + tile * Q) * T::kDims;
+  const int first_head = head * group + tile * Q;
+  const long long y = (static_cast<long long>(sequence) * a.heads + first_head) * T::kDims;
   // A thread takes four dims of a column.
 #pragma unroll 1
   for (int i = 4 * static_cast<int>(threadIdx.x); i < columns * T::kDims; i += 4 * threads) {
     const int column = i / T::kDims;
     const Found found = join_warps<4, Q>(records, warps * T::kRecords, size, column, i);
     if (a.splits == 1) {
-      kv_write(a, y + i, found);
+      kv_write(a, y + i, first_head + column, found);
       continue;
     }
     float* const to = all + static_cast<long long>(split) * size;
-    *reinterpret_cast<float4*>(to + 2 * Q + i) =
-        make_float4(found.sum[0], found.sum[1], found.sum[2], found.sum[3]);
+    *reinterpret_cast<float4*>(to + 2 * Q + i) = make_float4(found.sum[0], found.sum[1], found.sum[2], found.sum[3]);
     if (i % T::kDims == 0) to[column] = found.most, to[Q + column] = found.total;
   }
   if (a.splits == 1) return;
@@ -71,7 +77,7 @@ __device__ __forceinline__ void kv_join(const KvDecodeArgs& a, KvState<T>& state
   if (!is_last_split(a.counters + tile_index, last, a.splits)) return;
 #pragma unroll 1
   for (int i = 4 * static_cast<int>(threadIdx.x); i < columns * T::kDims; i += 4 * threads)
-    kv_write(a, y + i, join_splits<size, Q>(all, a.splits, i / T::kDims, i));
+    kv_write(a, y + i, first_head + i / T::kDims, join_splits<size, Q>(all, a.splits, i / T::kDims, i));
 }
 
 }  // namespace lpq::cuda

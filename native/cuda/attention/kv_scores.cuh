@@ -91,8 +91,7 @@ __device__ __forceinline__ void kv_scores_channels(const KvDecodeArgs& a, const 
       each<0, T::kSets>([&](auto set) {
         constexpr int S = decltype(set)::value;
         uint32_t codes[4];
-        kv_operand<T, J, S>(
-            word, [](uint32_t w, auto j) { return codes_of<B, decltype(j)::value>(w); }, codes);
+        kv_operand<T, J, S>(word, [](uint32_t w, auto j) { return codes_of<B, decltype(j)::value>(w); }, codes);
 #pragma unroll
         for (int n = 0; n < T::kColumns; ++n) mma_m16n8k16<false>(score[J][n], codes, b[n][S][0], b[n][S][1]);
       });
@@ -137,8 +136,7 @@ __device__ __forceinline__ void kv_scores_tokens(const KvDecodeArgs& a, const Kv
     each<0, T::kPasses * T::kSets>([&](auto step) {
       constexpr int J = decltype(step)::value / T::kSets, S = decltype(step)::value % T::kSets;
       uint32_t codes[4];
-      kv_operand<T, J, S>(
-          word, [](uint32_t w, auto j) { return codes_of<B, decltype(j)::value>(w); }, codes);
+      kv_operand<T, J, S>(word, [](uint32_t w, auto j) { return codes_of<B, decltype(j)::value>(w); }, codes);
 #pragma unroll
       for (int n = 0; n < T::kColumns; ++n) mma_m16n8k16<false>(part[J][n], codes, b[n][S][0], b[n][S][1]);
     });
@@ -182,8 +180,7 @@ __device__ __forceinline__ void kv_scores_words(const KvDecodeArgs& a, const KvL
     for (int p = 0; p < T::kPasses; ++p) {
       uint32_t word[T::kSets][4];
 #pragma unroll
-      for (int s = 0; s < T::kSets; ++s)
-        ldmatrix_x4(word[s], lane.keys_at(p + s * T::kPasses, k));
+      for (int s = 0; s < T::kSets; ++s) ldmatrix_x4(word[s], lane.keys_at(p + s * T::kPasses, k));
       each<0, X>([&](auto step) {
         constexpr int x = decltype(step)::value;
 #pragma unroll

@@ -16,7 +16,7 @@ constexpr int kKvStoreF16 = 0, kKvStoreBf16 = 1, kKvStoreF32 = 2;  // types of y
 
 // All a launch is told. Distances are in bytes; pages hold whole tiles of N_r tokens, of turbomind whole 64 tokens.
 struct KvDecodeArgs {
-  const unsigned short* q;  // f16 [B, queries, heads, D]
+  const unsigned short* q;  // f16, or bf16, [B, queries, heads, D]
   const unsigned char *keys, *key_numbers, *values, *value_numbers;
   const int* table;                               // [B, table_pages]
   const int* lengths;                             // [B], packed tokens
@@ -33,10 +33,14 @@ struct KvDecodeArgs {
   // Of kv_prefill.cuh: how many newest tokens of a sequence ask (elsewhere one), and what its loader is told at run
   // time.
   int queries, key_bits, value_bits, by_token, words;
-  int key_group, value_group, run;     // tokens or dims of a group; tokens of a run of scales
-  int stages, page_units, page_shift;  // of a warp's ring; units of a page, and their log2, or -1
-  float scale;                         // of scores, times log2 e
-  int early;  // pages, table, lengths and tails may be read while the operation before still runs
+  int key_group, value_group, run;  // tokens or dims of a group; tokens of a run of scales
+  int page_units, page_shift;       // units of a page, and their log2, or -1
+  float scale;                      // of scores, times log2 e
+  int early;                        // pages, table, lengths and tails may be read while the operation before still runs
+  // Of one query a sequence alone: q is bf16; null, or a logit a head that takes part in the softmax and has no value,
+  // of a type as load_any() reads it.
+  int bf16_queries, sinks_type;
+  const void* sinks;
 };
 
 // Quantizes and packs tokens (kv_pack.cuh): of a prompt, or of tails that are full, before a token is appended to each.
@@ -73,7 +77,7 @@ struct KvShape {
   static constexpr int kKeyBits = KEY_BITS, kBits = VALUE_BITS, kDims = DIMS;
   static constexpr int kKeyCodes = 16 / kKeyBits, kCodes = 16 / kBits;  // R, of a word
   static constexpr int kSteps = kInWords ? 4 : kKeyCodes, kTokens = 16 * kSteps;
-  static constexpr int kPasses = kSteps / kSets;  // steps of a set
+  static constexpr int kPasses = kSteps / kSets;                // steps of a set
   static constexpr int kTile = kInWords ? 64 : 32 * kKeyCodes;  // tokens that kTileUnits units hold together
   static constexpr int kTileUnits = kInWords ? 1 : 2;
   static constexpr int kKeyRows = kInWords ? kTokens : 16, kKeyRow = kInWords ? kDims * kKeyBits / 8 : 2 * kDims;

@@ -72,7 +72,8 @@ __device__ __forceinline__ void kv_weigh(int here, KvScores<T>& score, KvState<T
 }
 
 // Weights become halves once; the scales of a group of values multiply those. A product with zeros, a row a group, and
-// ones keeps their sums. Codes: (lane, reg) of operand A number (I, m) -> row lane / 4 + 8 (reg % 2), row of tokens 16 I
+// ones keeps their sums. Codes: (lane, reg) of operand A number (I, m) -> row lane / 4 + 8 (reg % 2), row of tokens 16
+// I
 // + 2 (lane % 4) + 8 (reg / 2) and the next; of two sets 16 (I / 2 + kPasses (reg / 2)) + 8 (I % 2) + 2 (lane % 4).
 template <class T>
 __device__ __forceinline__ void kv_add_values(const KvDecodeArgs& a, const KvLane<T>& lane, int here,
@@ -117,7 +118,7 @@ __device__ __forceinline__ void kv_add_values(const KvDecodeArgs& a, const KvLan
     for (int w = 0; w < (T::kWords + 15) / 16; ++w) {
       uint32_t word[4];
       ldmatrix_x4_trans(word, lane.values_at(first_row, w));
-      const auto add = [&](int m, int v, const uint32_t(&codes)[4]) {
+      const auto add = [&](int m, int v, const uint32_t (&codes)[4]) {
 #pragma unroll
         for (int n = 0; n < T::kColumns; ++n)
           mma_m16n8k16<false>(state.out[n][m], codes, weights[v][n][0], weights[v][n][1]);
