@@ -69,7 +69,7 @@ struct KvForm {
 // packed tokens (bitdecoding: whole tiles); tailKeys, tailValues f16 [B, R, kvHeads*headDim]; tails I32 [B], at most R.
 // queries (1) tokens of a sequence are its newest, packed or in the tail: query i sees tokens up to its own, the
 // (lengths + tails - queries + i)-th. sinks f32, f16 or bf16 [heads]: a logit a head that takes part in the softmax and
-// has no value; may be absent. On CUDA splits overrides into how many runs tokens are cut, warps how many warps a block
+// has no value; may be absent; sinks and bf16 take queries 1. On CUDA splits overrides into how many runs tokens are cut, warps how many warps a block
 // has; neither changes more than the order of sums. A page or length that is none: LPQ_NATIVE_ARGUMENT.
 struct KvDecode : Arguments {
   int64_t heads = integer("heads"), queries = integer("queries", 1);
@@ -89,6 +89,7 @@ struct KvDecode : Arguments {
   explicit KvDecode(const Call& call) : Arguments(call, "kv_decode") {
     require(heads > 0 && heads % form.heads == 0, "heads is no multiple of kvHeads");
     require(queries >= 1, "queries is not positive");
+    require(queries == 1 || (!sinks && q.dtype == f16), "sinks and bf16 queries take one query a sequence");
     require_shape(q, "q", {sequences * queries, heads * form.dims});
     require((!has("splits") || splits >= 1) && splits <= 1024 && (!has("warps") || warps >= 1),
             "splits is not 1 to 1024, or warps is not positive");
