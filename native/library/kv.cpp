@@ -76,9 +76,7 @@ struct Cache {
 
 constexpr int64_t kMost = int64_t{1} << 31;
 
-DType float_type(int type) {
-  return type == LPQ_F16 ? DType::f16 : type == LPQ_BF16 ? DType::bf16 : DType::f32;
-}
+DType float_type(int type) { return type == LPQ_F16 ? DType::f16 : type == LPQ_BF16 ? DType::bf16 : DType::f32; }
 
 // The tensors of a call, of a context's device or, without one, in the host's memory; `made_up`: addresses are
 // nobody's, of a rehearsal.

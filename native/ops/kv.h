@@ -69,8 +69,9 @@ struct KvForm {
 // packed tokens (bitdecoding: whole tiles); tailKeys, tailValues f16 [B, R, kvHeads*headDim]; tails I32 [B], at most R.
 // queries (1) tokens of a sequence are its newest, packed or in the tail: query i sees tokens up to its own, the
 // (lengths + tails - queries + i)-th. sinks f32, f16 or bf16 [heads]: a logit a head that takes part in the softmax and
-// has no value; may be absent; sinks and bf16 take queries 1. On CUDA splits overrides into how many runs tokens are cut, warps how many warps a block
-// has; neither changes more than the order of sums. A page or length that is none: LPQ_NATIVE_ARGUMENT.
+// has no value; may be absent; sinks and bf16 take queries 1. On CUDA splits overrides into how many runs tokens are
+// cut, warps how many warps a block has; neither changes more than the order of sums. A page or length that is none:
+// LPQ_NATIVE_ARGUMENT.
 struct KvDecode : Arguments {
   int64_t heads = integer("heads"), queries = integer("queries", 1);
   const Tensor& q = input("q", {f16, bf16});

@@ -1,7 +1,8 @@
 // Attention of queries that read the same keys and values, over rows that a reader hands out one by one.
 //
 // Arithmetic, in T: a score is one fma chain over the head's dims, times scale; weights are exp(score - the largest);
-// numerator and denominator are chains over the tokens, oldest first, the denominator's begins with the sink, and are divided once.
+// numerator and denominator are chains over the tokens, oldest first, the denominator's begins with the sink, and are
+// divided once.
 #pragma once
 #include <algorithm>
 #include <cmath>

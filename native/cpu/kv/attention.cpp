@@ -29,7 +29,8 @@ struct Shape {
 // The output of the query heads that share one kv head of one sequence.
 template <class T>
 void attend(const Shape& s, const Side& keys, const Side& values, const float* q, const int32_t* table, int64_t packed,
-            const uint16_t* tail_keys, const uint16_t* tail_values, int64_t tail, int64_t head, const float* sinks, T* y) {
+            const uint16_t* tail_keys, const uint16_t* tail_values, int64_t tail, int64_t head, const float* sinks,
+            T* y) {
   const int64_t group = s.heads / s.kv_heads, width = s.kv_heads * s.dim, first = head * s.dim;
   const auto rows = [&](const Side& side, const uint16_t* exact) {
     return [&, exact](int64_t t, T* row) {

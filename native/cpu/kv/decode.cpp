@@ -51,10 +51,9 @@ void decode(Call& call, Exec& exec) {
       out.resize(static_cast<size_t>(count * group * form.dims));
       attend_rows<double>(
           count * group, form.dims, scale, seen,
-          [&](int64_t n, int64_t d) { return query(q.data<uint16_t>()[element(n) + d]); },
-          rows(form.keys, tail_keys), rows(form.values, tail_values), out.data(), [&](int64_t n) {
-            return sinks.empty() ? kNoSink(n) : sinks[static_cast<size_t>(head * group + n % group)];
-          });
+          [&](int64_t n, int64_t d) { return query(q.data<uint16_t>()[element(n) + d]); }, rows(form.keys, tail_keys),
+          rows(form.values, tail_values), out.data(),
+          [&](int64_t n) { return sinks.empty() ? kNoSink(n) : sinks[static_cast<size_t>(head * group + n % group)]; });
       for (int64_t n = 0; n < count * group; ++n)
         for (int64_t d = 0; d < form.dims; ++d) {
           const float v = static_cast<float>(out[static_cast<size_t>(n * form.dims + d)]);
