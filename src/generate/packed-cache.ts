@@ -7,6 +7,8 @@ import type { KvScheme } from '../model/source.js';
 import type { CacheShape, KeyValueCache } from './cache.js';
 import type { Step } from './step.js';
 
+type Attended<Layer> = [layer: Layer, step: Step, t: AttentionTensors, p: AttentionParams, sinks: Tensor | undefined];
+
 /** What caches of few bits share wherever they lie: whole prompts are packed as they end, later tokens come one by one. */
 export abstract class PackedCache<Layer> implements KeyValueCache {
   readonly pieces = false;
@@ -69,19 +71,7 @@ export abstract class PackedCache<Layer> implements KeyValueCache {
   /** Memory for a block. Throws LPQ_USAGE for attention that such a cache is not read by. */
   protected abstract layer(block: number, p: AttentionParams): Layer;
   /** Whole prompts. */
-  protected abstract prefill(
-    layer: Layer,
-    step: Step,
-    t: AttentionTensors,
-    p: AttentionParams,
-    sinks: Tensor | undefined,
-  ): void;
+  protected abstract prefill(...of: Attended<Layer>): void;
   /** One token of each sequence. */
-  protected abstract decode(
-    layer: Layer,
-    step: Step,
-    t: AttentionTensors,
-    p: AttentionParams,
-    sinks: Tensor | undefined,
-  ): void;
+  protected abstract decode(...of: Attended<Layer>): void;
 }
