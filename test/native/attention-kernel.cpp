@@ -42,10 +42,11 @@ void of_queries(KvCase c, int warps) {
   }
   a.sinks = sinks.empty() ? nullptr : sinks.data(), a.sinks_type = 2;
   a.query_tiles = (c.heads / c.kv_heads + QUERIES - 1) / QUERIES;
-  const int tiles = c.sequences * c.kv_heads * a.query_tiles;
-  std::vector<float> partial(static_cast<size_t>(tiles) * static_cast<size_t>(a.splits) * Shape::kRecord, NAN),
+  a.joined = seed % 2 ? 2 : 16;  // runs of two splits, or all at once
+  const int tiles = c.sequences * c.kv_heads * a.query_tiles, runs = kv_runs(a.splits, a.joined);
+  std::vector<float> partial(static_cast<size_t>(tiles) * static_cast<size_t>(a.splits + runs) * Shape::kRecord, NAN),
       y(static_cast<size_t>(c.sequences * c.heads * DIMS), NAN);
-  std::vector<unsigned> counters(static_cast<size_t>(tiles), 0);
+  std::vector<unsigned> counters(static_cast<size_t>(tiles * (1 + runs)), 0);
   unsigned fault = 0;
   a.partial = partial.data(), a.counters = counters.data(), a.y = y.data(), a.store = kKvStoreF32, a.fault = &fault,
   a.early = static_cast<int>(seed & 1);
@@ -58,7 +59,7 @@ void of_queries(KvCase c, int warps) {
     if (++failures <= 20) std::printf("FAIL %s: %s\n", name.c_str(), what.c_str());
   };
   ++checks;
-  const int shared = std::max(warps * Shape::kStage, warps * Shape::kRecords * Shape::kRecord * 4 + 16);
+  const int shared = std::max(Shape::kQueryBytes + warps * Shape::kStage, warps * Shape::kRecord * 4 + 16);
   try {
     simt::begin(++seed);
     // Queries and the tail come from the operation before.
@@ -99,10 +100,9 @@ void of_queries(KvCase c, int warps) {
     }
 }
 
-// By blocks of 4, of 8 and of 16 queries, whatever the group.
+// By blocks of 8 and of 16 queries, whatever the group.
 template <int KEYS, int VALUES, int DIMS, KvForm FORM>
 void one(const KvCase& c, int warps) {
-  of_queries<KEYS, VALUES, DIMS, FORM, 4>(c, warps);
   of_queries<KEYS, VALUES, DIMS, FORM, 8>(c, warps);
   if constexpr (DIMS < 256) of_queries<KEYS, VALUES, DIMS, FORM, 16>(c, warps);
 }
@@ -155,7 +155,7 @@ void half_a_tile() {
     data.lengths[0] = 64;
     std::vector<float> y(static_cast<size_t>(c.queries * c.heads * c.dims), NAN);
     unsigned fault = 0, counter = 0;
-    a.y = y.data(), a.store = kKvStoreF32, a.fault = &fault, a.counters = &counter;
+    a.y = y.data(), a.store = kKvStoreF32, a.fault = &fault, a.counters = &counter, a.joined = 16;
     ++checks;
     simt::begin(++seed);
     using Shape = KvShape<4, 4, 128, KvForm::kWide, 8>;
@@ -202,6 +202,7 @@ int main() {
   one<2, 2, 128, KvForm::kFine>(of_group(32, 128, 1, 20, 1, 2, false, 1, {2}, {0}), 2);  // MQA: three tiles of queries
   one<4, 4, 128, KvForm::kWide>(of_group(128, 128, 3, 2, 1, 2, false, 1, {0, 0, 1}, {0, 1, 127}),
                                 2);       // empty, one token
+  one<4, 4, 64, KvForm::kWide>(of_group(128, 64, 1, 2, 2, 5, false, 1, {11}, {1}), 1);  // runs of splits
   for (const int group : {1, 3, 12, 64})  // one, some, and several blocks of every size
     one<4, 4, 64, KvForm::kWide>(of_group(128, 64, 1, group, 1, 2, false, 1, {2}, {3}), 2);
   one<8, 4, 64, KvForm::kWords>(of_group(64, 64, 3, 2, 1, 2, false, 1, {0, 1, 65}, {0, 0, 0}), 1);

@@ -10,8 +10,7 @@ template <int KEYS, int VALUES, int DIMS, KvForm FORM>
 KvFacts facts_of(int queries) {
   if constexpr (DIMS <= 128)
     if (queries == 16) return kv_facts_of<KvShape<KEYS, VALUES, DIMS, FORM, 16>>();
-  return queries == 4 ? kv_facts_of<KvShape<KEYS, VALUES, DIMS, FORM, 4>>()
-                      : kv_facts_of<KvShape<KEYS, VALUES, DIMS, FORM, 8>>();
+  return kv_facts_of<KvShape<KEYS, VALUES, DIMS, FORM, 8>>();
 }
 template <int KEYS, int VALUES, int DIMS>
 KvFacts facts_of(KvForm form, int queries) {
@@ -67,14 +66,16 @@ void kv_decode(Call& call, CudaExec& exec) {
   const int64_t tiles = sequences * c.heads * a.query_tiles, units = div_up(table.dim(1) * c.page_tokens, facts.unit);
   const int64_t room = exec.device().shared_per_block;
   require(of.warps <= facts.most_warps, "warps is not 1 to " + std::to_string(facts.most_warps));
-  const KvPlan plan = kv_plan(facts, {of.warps, of.splits}, c.bits, tiles, units, exec.device().multiprocessors, room);
+  const KvPlan plan = kv_plan(facts, {of.warps, of.splits}, tiles, units, exec.device().multiprocessors, room);
   require(plan.warps > 0,
           "warps need more than the device's " + std::to_string(room) + " bytes of shared memory a block");
   a.splits = static_cast<int>(plan.splits);
   a.bf16_queries = q.dtype == DType::bf16;
   if (of.sinks) a.sinks = of.sinks->raw(), a.sinks_type = type_index(of.sinks->dtype);
-  Scratch partial = exec.scratch(static_cast<size_t>(tiles * a.splits * facts.record));
-  a.partial = partial.as<float>(), a.counters = exec.counters(static_cast<size_t>(tiles));
+  a.joined = kv_joined(plan.splits);
+  const int runs = kv_runs(a.splits, a.joined);
+  Scratch partial = exec.scratch(static_cast<size_t>(tiles * (a.splits + runs) * facts.record));
+  a.partial = partial.as<float>(), a.counters = exec.counters(static_cast<size_t>(tiles * (1 + runs)));
   a.early = true;
   for (const Tensor* each :
        {&table, &lengths, &tails, of.form.pages[0], of.form.pages[1], of.form.pages[2], of.form.pages[3]})

@@ -41,39 +41,40 @@ __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
   index /= a.splits;
   const int tile = index % a.query_tiles, head = index / a.query_tiles % a.kv_heads,
             sequence = index / a.query_tiles / a.kv_heads;
-  const int group = a.heads / a.kv_heads, own = tile * T::kQueries + (T::kSets == 2 ? lane >> 2 & 3 : lane >> 2);
+  const int group = a.heads / a.kv_heads;
   const int length = kv_checked(a, a.lengths[sequence], a.table_pages * a.page_tokens, T::kInWords ? 1 : T::kTile);
   const int tail = kv_checked(a, a.tails[sequence], a.room, 1);
+  const unsigned char* const shared = dynamic_shared();
   KvQuery<T> q;
+  q.shared = shared_address(shared) + static_cast<uint32_t>(8 * lane);
   const auto fetch_queries = [&] {
-    const unsigned short* query = a.q + (static_cast<long long>(sequence) * a.heads + head * group + own) * T::kDims;
-#pragma unroll
-    for (int n = 0; n < T::kColumns * T::kSets; ++n) {
-      // Tile n of columns, or set n of tokens.
-      const int column = T::kSets == 2 ? 0 : 8 * n;
-      const bool there = own + column < group && (T::kSets == 1 || kv_set_of_operand<T>() == n);
+    const unsigned short* const all = a.q + (static_cast<long long>(sequence) * a.heads + head * group) * T::kDims;
+    const auto fetch = [&](int tile_of_columns, int kc, int half) {
+      const int own = tile * T::kQueries + 8 * tile_of_columns + (lane >> 2);
+      const uint32_t x =
+          own < group ? *reinterpret_cast<const uint32_t*>(all + own * T::kDims + kv_query_dim<T>(kc, half)) : 0;
+      return a.bf16_queries ? cvt_x2<false>(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u)) : x;
+    };
+    if constexpr (T::kSharedQueries) {
+      for (int i = warp; i < T::kDims / 16 * T::kColumns; i += warps) {
+        const int kc = i / T::kColumns, n = i % T::kColumns;
+        st_shared_v2(q.shared + static_cast<uint32_t>(256 * i), fetch(n, kc, 0), fetch(n, kc, 1));
+      }
+      __syncthreads();
+    } else {
 #pragma unroll
       for (int kc = 0; kc < T::kDims / 16; ++kc)
 #pragma unroll
-        for (int k = 0; k < 2; ++k)
-          q[n][kc][k] =
-              there ? *reinterpret_cast<const uint32_t*>(query + column * T::kDims + kv_query_dim<T>(kc, k)) : 0;
+        for (int k = 0; k < 2; ++k) q.held[kc][k] = fetch(0, kc, k);
     }
-    if (!a.bf16_queries) return;
-#pragma unroll
-    for (int n = 0; n < T::kColumns * T::kSets; ++n)
-#pragma unroll
-      for (int kc = 0; kc < T::kDims / 16; ++kc)
-#pragma unroll
-        for (uint32_t& x : q[n][kc]) x = cvt_x2<false>(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u));
   };
-  if (!a.early) fetch_queries();
 
   // Units of the sequence in runs, one a split, of which warps take every `warps`-th.
   const int units = (length + T::kTile - 1) / T::kTile * T::kTileUnits, run = (units + a.splits - 1) / a.splits;
   const int begin = split * run, end = begin + run < units ? begin + run : units;
   const int* table = a.table + static_cast<long long>(sequence) * a.table_pages;
-  const KvLane<T> unit(a, head, shared_address(dynamic_shared()) + static_cast<uint32_t>(warp * T::kStage));
+  const KvLane<T> unit(a, head,
+                       shared_address(shared) + static_cast<uint32_t>(T::kQueryBytes + warp * T::kStage));
   const int first = begin + warp;
 #ifdef LPQ_KV_WAITING  // of the ablation in docs/internals/kernels/attention.md: a unit is copied when its turn comes
   constexpr bool waiting = true;
@@ -91,12 +92,11 @@ __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
   };
   if (first < end) place = kv_place<T>(a, table, first);
   fetch_keys(first < end && !waiting), fetch_values(first < end && !waiting);
-  if (a.early) {
-    griddepcontrol_wait_and_launch();
-    fetch_queries();
-  }
+  if (a.early) griddepcontrol_wait_and_launch();
+  fetch_queries();
   KvState<T> state;
-  const int first_tail = 16 * (split * warps + warp);
+  // Of the tail the last warps of all splits take sixteens first: they have the fewest units.
+  const int first_tail = 16 * ((a.splits - split) * warps - 1 - warp);
   if (first_tail < tail) {
     for (int first = first_tail; first < tail; first += 16 * warps * a.splits)
       kv_tail<T>(a, sequence, head, first, tail, q, state);
@@ -108,8 +108,10 @@ __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
 #pragma unroll
     for (int n = 0; n < T::kColumns; ++n)
 #pragma unroll
-      for (int kc = 0; kc < T::kDims / 16; ++kc) mma_m16n8k16<false>(sums[n], ones, q[n][kc][0], q[n][kc][1]);
-    if constexpr (T::kSets == 2) sums[0][0] = kv_of_query<T>(sums[0][0], 0), sums[0][1] = kv_of_query<T>(sums[0][1], 0);
+      for (int kc = 0; kc < T::kDims / 16; ++kc) {
+        const uint2 query = q(n, kc);
+        mma_m16n8k16<false>(sums[n], ones, query.x, query.y);
+      }
   }
   for (int n = first; n < end; n += warps) {
     KvScores<T> score = {};

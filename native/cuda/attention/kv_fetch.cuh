@@ -4,7 +4,6 @@
 #include "cuda/numbers.cuh"
 #include "cuda/ptx/cp_async.cuh"
 #include "cuda/ptx/shared_memory.cuh"
-#include "cuda/ptx/x2.cuh"
 
 namespace lpq::cuda {
 
@@ -23,23 +22,6 @@ __device__ __forceinline__ constexpr int kv_turn(int row) {
   return chunks >= 8 ? row & 7 : (row * chunks >> 3) & (chunks - 1);
 }
 
-// Which set of tokens this lane's columns 2 (lane % 4) and the next of a product are of, and its column lane / 4 of an
-// operand B.
-template <class T>
-__device__ __forceinline__ int kv_set() {
-  return T::kSets == 2 ? static_cast<int>(threadIdx.x & 3) >> 1 : 0;
-}
-template <class T>
-__device__ __forceinline__ int kv_set_of_operand() {
-  return T::kSets == 2 ? static_cast<int>(threadIdx.x & 31) >> 4 : 0;
-}
-// The two registers of an operand B of which k 0 to 7 are of the first set of tokens and k 8 to 15 of the second: each
-// column has `x` where its own set is, and 0 elsewhere.
-__device__ __forceinline__ void kv_apart(uint32_t x, uint32_t (&b)[2]) {
-  const bool second = (threadIdx.x & 16) != 0;
-  b[0] = mul_x2<false>(x, second ? 0 : 0x3c003c00u), b[1] = mul_x2<false>(x, second ? 0x3c003c00u : 0);
-}
-
 // Log2 of how many of a unit's steps share a group of keys, and how many parts of 32 dims one of values.
 template <class T>
 __device__ __forceinline__ int kv_key_shared(const KvDecodeArgs& a) {
@@ -52,12 +34,6 @@ __device__ __forceinline__ int kv_value_shared(const KvDecodeArgs& a) {
 
 // Hides what a number is made of, so that it stays in a register rather than being made again.
 __device__ __forceinline__ void kv_keep(uint32_t& v) { asm volatile("" : "+r"(v)); }
-
-// Bytes of a token's number from the begin of its line: a second set is a little further, in other banks.
-template <class T>
-__device__ __forceinline__ constexpr int kv_number_at(int token) {
-  return 2 * token + (T::kSets == 2 && token >= 16 * T::kPasses ? 16 : 0);
-}
 
 // A lane's part of the copies into its warp's unit of shared memory, and of the loads from there.
 template <class T>
@@ -113,7 +89,7 @@ struct KvLane {
                                                  (((2 * k + (matrix >> 1)) ^ kv_turn<T::kKeyRow>(row)) << 4));
     }
     {
-      const int row = (lane & 7) + (matrix >> 1) * (T::kSets == 2 ? 16 * T::kPasses : 8);
+      const int row = (lane & 7) + 8 * (matrix >> 1);
 #pragma unroll
       for (int w = 0; w < kValueTurns; ++w)
         value_at[w] =
@@ -121,18 +97,17 @@ struct KvLane {
             static_cast<uint32_t>(row * T::kValueRow +
                                   (((2 * w + (T::kNarrow ? 0 : matrix & 1)) ^ kv_turn<T::kValueRow>(row & 7)) << 4));
     }
-    const int set = kv_set_of_operand<T>();
     if constexpr (T::kByToken) {
       key_scales = key_zeros =
-          key_numbers_to + static_cast<uint32_t>((T::kInWords ? 8 : 4) * g + kv_set<T>() * kSetApart);
+          key_numbers_to + static_cast<uint32_t>((T::kInWords ? 8 : 4) * g);
     } else {
       const int shared = kv_key_shared<T>(a);
-      key_scales = key_numbers_to + static_cast<uint32_t>((T::kSetGroups * set >> shared) * T::kChannelLine + t * 8);
+      key_scales = key_numbers_to + static_cast<uint32_t>(t * 8);
       key_zeros = key_numbers_to + static_cast<uint32_t>(((g & (T::kGroups - 1)) >> shared) * T::kChannelLine + t * 8);
     }
     const int part = g & (T::kValueGroups - 1);
     const uint32_t own = static_cast<uint32_t>(T::kInWords ? 16 * t : T::kByToken ? 8 * t : 4 * t);
-    value_scales = value_numbers_to + own + static_cast<uint32_t>(set * kSetApart);
+    value_scales = value_numbers_to + own;
     value_zeros = value_numbers_to + own +
                   static_cast<uint32_t>(T::kInWords ? 0 : (2 * (part >> kv_value_shared<T>(a)) + 1) * T::kTokenLine);
     kv_keep(key_to), kv_keep(key_chunk), kv_keep(value_to), kv_keep(value_chunk), kv_keep(key_number_to),
@@ -151,8 +126,6 @@ struct KvLane {
     return value_at[w % kValueTurns] + static_cast<uint32_t>(row * T::kValueRow + w / kValueTurns * kValueTurns * 32);
   }
 
-  // Bytes between the numbers of a token and of that of the second set.
-  static constexpr int kSetApart = T::kInWords ? 64 * T::kPasses : kv_number_at<T>(16 * T::kPasses);
   // From one sixteen of rows to the next.
   static __device__ __forceinline__ int kv_key_sixteen(const KvDecodeArgs& a) {
     return T::kInWords ? 16 * a.key_row : 0;
@@ -176,7 +149,7 @@ struct KvLane {
     if constexpr (T::kInWords) return static_cast<uint32_t>(16 * lane);
     const int piece = lane & 1, step = (lane >> 1) % T::kSteps, kind = (lane >> 1) / T::kSteps & 1,
               group = lane / kGroupChunks;
-    return static_cast<uint32_t>((group * 2 + kind) * T::kTokenLine + kv_number_at<T>(16 * step + 8 * piece));
+    return static_cast<uint32_t>((group * 2 + kind) * T::kTokenLine + 2 * (16 * step + 8 * piece));
   }
 };
 
@@ -209,7 +182,7 @@ __device__ __forceinline__ void kv_copy_rows(uint32_t to, uint32_t chunk, const 
   for (int first = 0; first < ROWS; first += at_once) {
     // Bits of `first` and of the lane's own row are apart, in tokens and in rows.
     const int rows = kv_row_of<T>(first);
-    cp_async_16(to + static_cast<uint32_t>(rows * BYTES) + (chunk ^ static_cast<uint32_t>(kv_turn<BYTES>(rows) << 4)),
+    cp_async_16_line(to + static_cast<uint32_t>(rows * BYTES) + (chunk ^ static_cast<uint32_t>(kv_turn<BYTES>(rows) << 4)),
                 from + ((first >> 4) * step + (first & 15) * row));
   }
 }
@@ -220,12 +193,12 @@ template <class T>
 __device__ __forceinline__ void kv_copy_numbers(uint32_t to, const unsigned char* from, int groups, int apart) {
   constexpr int chunks = KvLane<T>::kGroupChunks, at_once = 32 / chunks;
   if constexpr (T::kInWords) {
-    if (static_cast<int>(threadIdx.x & 31) < chunks) cp_async_16(to, from);
+    if (static_cast<int>(threadIdx.x & 31) < chunks) cp_async_16_line(to, from);
   } else {
 #pragma unroll
     for (int group = 0; group < T::kDims / 32; group += at_once)
       if (group + static_cast<int>(threadIdx.x & 31) / chunks < groups)
-        cp_async_16(to + static_cast<uint32_t>(group * 2 * T::kTokenLine), from + group * apart);
+        cp_async_16_line(to + static_cast<uint32_t>(group * 2 * T::kTokenLine), from + group * apart);
   }
 }
 // Offset of a unit's numbers of tokens in a page.
@@ -255,7 +228,7 @@ __device__ __forceinline__ void kv_fetch_keys(const KvDecodeArgs& a, const KvPla
     for (int k = 0; k < most; k += 32) {
       const int group = k / wide, in_group = k % wide;
       if ((kWide && most % 32 == 0) || k + static_cast<int>(threadIdx.x & 31) < chunks)
-        cp_async_16(lane.key_number_to + static_cast<uint32_t>(group * T::kChannelLine + 16 * in_group),
+        cp_async_16_line(lane.key_number_to + static_cast<uint32_t>(group * T::kChannelLine + 16 * in_group),
                     from + (group * a.key_number_row + 16 * in_group));
     }
   }
@@ -272,7 +245,7 @@ __device__ __forceinline__ void kv_fetch_values(const KvDecodeArgs& a, const KvP
       T::kForm == KvForm::kWide ? T::kValueGroups : T::kDims / 32 >> kv_value_shared<T>(a), a.value_number_group);
 }
 
-// Scales and zeros of keys by token: of this lane's tokens 2 g and 2 g + 1 of step j of its set, for a group of dims.
+// Scales and zeros of keys by token: of this lane's tokens 2 g and 2 g + 1 of step j, for a group of dims.
 struct KvNumbers {
   float scale[2], zero[2];
 };
@@ -298,7 +271,7 @@ __device__ __forceinline__ uint32_t kv_pair(uint32_t at, int j, int half, int he
     return (token < here ? KIND ? first >> 16 : first & 0xffff : 0) |
            (token + 2 < here ? (KIND ? second >> 16 : second & 0xffff) << 16 : 0);
   }
-  const uint32_t step = at + static_cast<uint32_t>(kv_number_at<T>(16 * j));
+  const uint32_t step = at + static_cast<uint32_t>(32 * j);
   if constexpr (!T::kByToken) return ld_shared(step + static_cast<uint32_t>(16 * half));
   const uint2 four = ld_shared_v2(step);
   return __byte_perm(four.x, four.y, half ? 0x7632 : 0x5410);

@@ -35,12 +35,12 @@ __device__ __forceinline__ void kv_join(const KvDecodeArgs& a, KvState<T>& state
   const int columns = group - tile * Q < Q ? group - tile * Q : Q;
   __syncthreads();  // the rings are free
   float* const records = reinterpret_cast<float*>(dynamic_shared());
-  float* const record = records + (warp * T::kRecords + kv_set<T>()) * size;
+  float* const record = records + warp * size;
 #pragma unroll
   for (int n = 0; n < T::kColumns; ++n)
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
-      const int column = 8 * n + 2 * (T::kSets == 2 ? t & 1 : t) + c;
+      const int column = 8 * n + 2 * t + c;
       float zeros[T::kValueGroups];
 #pragma unroll
       for (int v = 0; v < T::kValueGroups; ++v) zeros[v] = __shfl_sync(0xffffffffu, state.rest[n][c], 4 * v + t);
@@ -54,30 +54,45 @@ __device__ __forceinline__ void kv_join(const KvDecodeArgs& a, KvState<T>& state
               state.out[n][m][i] + zeros[T::kInWords ? 0 : 16 * m / T::kPart];
     }
   __syncthreads();
-  const int tile_index = (sequence * a.kv_heads + head) * a.query_tiles + tile;
-  float* const all = a.partial + static_cast<long long>(tile_index) * a.splits * size;
+  // Of a tile: records of its splits, then those of runs of `joined` splits; counters of the tile, then of its runs.
+  const int tile_index = (sequence * a.kv_heads + head) * a.query_tiles + tile, runs = kv_runs(a.splits, a.joined);
+  float* const all = a.partial + static_cast<long long>(tile_index) * (a.splits + runs) * size;
+  unsigned* const counters = a.counters + tile_index * (1 + runs);
   const int first_head = head * group + tile * Q;
   const long long y = (static_cast<long long>(sequence) * a.heads + first_head) * T::kDims;
   // A thread takes four dims of a column.
+  const auto each_four = [&](const auto& what) {
 #pragma unroll 1
-  for (int i = 4 * static_cast<int>(threadIdx.x); i < columns * T::kDims; i += 4 * threads) {
-    const int column = i / T::kDims;
-    const Found found = join_warps<4, Q>(records, warps * T::kRecords, size, column, i);
-    if (a.splits == 1) {
-      kv_write(a, y + i, first_head + column, found);
-      continue;
-    }
-    float* const to = all + static_cast<long long>(split) * size;
+    for (int i = 4 * static_cast<int>(threadIdx.x); i < columns * T::kDims; i += 4 * threads) what(i, i / T::kDims);
+  };
+  const auto leave = [&](float* to, int i, int column, const Found& found) {
     *reinterpret_cast<float4*>(to + 2 * Q + i) = make_float4(found.sum[0], found.sum[1], found.sum[2], found.sum[3]);
     if (i % T::kDims == 0) to[column] = found.most, to[Q + column] = found.total;
-  }
+  };
+  each_four([&](int i, int column) {
+    const Found found = join_warps<4, Q>(records, warps, size, column, i);
+    if (a.splits == 1) kv_write(a, y + i, first_head + column, found);
+    else leave(all + static_cast<long long>(split) * size, i, column, found);
+  });
   if (a.splits == 1) return;
-  // Whoever delivers last brings the splits together, in their order.
-  unsigned* const last = reinterpret_cast<unsigned*>(records + warps * T::kRecords * size);
-  if (!is_last_split(a.counters + tile_index, last, a.splits)) return;
-#pragma unroll 1
-  for (int i = 4 * static_cast<int>(threadIdx.x); i < columns * T::kDims; i += 4 * threads)
-    kv_write(a, y + i, first_head + i / T::kDims, join_splits<size, Q>(all, a.splits, i / T::kDims, i));
+  // Whoever delivers last brings a run of splits together, in their order, and whoever does that last the runs.
+  unsigned* const last = reinterpret_cast<unsigned*>(records + warps * size);
+  const float* from = all;
+  int count = a.splits;
+  if (runs > 1) {
+    const int run = split / a.joined, first = run * a.joined;
+    count = a.splits - first < a.joined ? a.splits - first : a.joined;
+    if (!is_last_split(counters + 1 + run, last, count)) return;
+    each_four([&](int i, int column) {
+      leave(all + static_cast<long long>(a.splits + run) * size, i, column,
+            join_splits<size, Q>(all + static_cast<long long>(first) * size, count, column, i));
+    });
+    from = all + static_cast<long long>(a.splits) * size, count = runs;
+  }
+  if (!is_last_split(counters, last, count)) return;
+  each_four([&](int i, int column) {
+    kv_write(a, y + i, first_head + column, join_splits<size, Q>(from, count, column, i));
+  });
 }
 
 }  // namespace lpq::cuda

@@ -8,68 +8,39 @@
 
 namespace lpq::cuda {
 
-// (lane, reg) of q[tile][kc] -> dims kv_query_dim(kc, reg) and the next, column lane / 4 of a tile. Of two sets of
-// tokens q[set][kc], query lane / 4 % 4 in the columns of the set and 0 in the others.
+// (lane, reg) of queries(tile, kc) -> dims kv_query_dim(kc, reg) and the next, column lane / 4 of a tile: in registers,
+// or of two tiles in shared memory, which all warps of a block read.
 template <class T>
-using KvQuery = uint32_t[T::kColumns * T::kSets][T::kDims / 16][2];
-// Of step P, of a second set step kPasses + P.
-template <class T>
-using KvScores = float[T::kPasses][T::kColumns][4];
-// Operands B of the products over 16 dims: one of 16, or two of 8 for two sets.
-template <class T>
-using KvOperands = uint32_t[T::kColumns][T::kSets][2];
-
-// Of queries times `low` and `high`, of dims 16 kc and 16 kc + 8 onwards.
-template <class T, class Scaled>
-__device__ __forceinline__ void kv_spread(const KvQuery<T>& q, int n, int kc, const Scaled& scaled,
-                                          uint32_t (&b)[T::kSets][2]) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half)
-    if constexpr (T::kSets == 1) {
-      b[0][half] = scaled(q[n][kc][half], half);
-    } else {
-      b[half][0] = scaled(q[0][kc][half], half), b[half][1] = scaled(q[1][kc][half], half);
-    }
-}
-
-// Sums of a product with queries, whose columns are those of the first set, for this lane's columns.
-template <class T>
-__device__ __forceinline__ float kv_of_query(float v, int row) {
-  const int t = static_cast<int>(threadIdx.x & 3);
-  return __shfl_sync(0xffffffffu, v, 4 * row + (T::kSets == 2 ? t & 1 : t));
-}
-
-// Code number J of words as operand A number S of 16 dims. `code`: what makes a register of a word and a Constant.
-template <class T, int J, int S, class Code>
-__device__ __forceinline__ void kv_operand(const uint32_t (&word)[4], const Code& code, uint32_t (&to)[4]) {
-  if constexpr (T::kSets == 1) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) to[i] = code(word[i], Constant<J>());
-  } else {
-#pragma unroll
-    for (int i = 0; i < 2; ++i)
-      to[i] = code(word[2 * S + i], Constant<J>()), to[2 + i] = code(word[2 * S + i], Constant<J + T::kPasses>());
+struct KvQuery {
+  uint32_t held[T::kSharedQueries ? 1 : T::kDims / 16][2];
+  uint32_t shared;  // address of this lane's
+  __device__ __forceinline__ uint2 operator()(int tile, int kc) const {
+    if constexpr (T::kSharedQueries) return ld_shared_v2(shared + static_cast<uint32_t>((kc * T::kColumns + tile) * 256));
+    else return make_uint2(held[kc][0], held[kc][1]);
   }
-}
+};
+template <class T>
+using KvScores = float[T::kSteps][T::kColumns][4];
 
 // Keys by channel. Scales multiply Q, one product a group, channel and query; zeros of keys are a product of their own.
 // Codes: (lane, reg) of operand A number (kc, J) -> token 32 J + lane / 4 + 8 (reg % 2) of its sixteen, dim 16 kc + 8
-// (reg / 2) + 2 (lane % 4) and the next; of two sets, number (kc, s, J) -> token 32 (J + kPasses (reg / 2)) + ..., dim
-// 16 kc + 8 s + 2 (lane % 4). Scales and zeros of two dims lie side by side, so that what is loaded is operand A of the
-// zeros' product: rows 8 to 15 are zeros, those before are not looked at.
+// (reg / 2) + 2 (lane % 4) and the next. Scales and zeros of two dims lie side by side, so that what is loaded is
+// operand A of the zeros' product: rows 8 to 15 are zeros, those before are not looked at.
 template <class T>
 __device__ __forceinline__ void kv_scores_channels(const KvDecodeArgs& a, const KvLane<T>& lane, const KvQuery<T>& q,
                                                    KvScores<T>& score) {
   constexpr int B = T::kKeyBits;
-  const int shared = kv_key_shared<T>(a);
+  const int t = static_cast<int>(threadIdx.x & 3), shared = kv_key_shared<T>(a);
   float zero[T::kColumns][4] = {};
 #pragma unroll
   for (int kc = 0; kc < T::kDims / 16; ++kc) {
-    uint32_t word[4], numbers[4];
-    KvOperands<T> b;
+    uint32_t word[4], numbers[4], b[T::kColumns][2];
+    uint2 query[T::kColumns];
+#pragma unroll
+    for (int n = 0; n < T::kColumns; ++n) query[n] = q(n, kc);
     const auto add_zeros = [&] {
 #pragma unroll
-      for (int n = 0; n < T::kColumns; ++n) mma_m16n8k16<false>(zero[n], numbers, q[n][kc][0], q[n][kc][1]);
+      for (int n = 0; n < T::kColumns; ++n) mma_m16n8k16<false>(zero[n], numbers, query[n].x, query[n].y);
     };
     ldmatrix_x4(word, lane.keys_at(0, kc));
     if constexpr (T::kGroups > 1) {  // a row a group
@@ -77,7 +48,7 @@ __device__ __forceinline__ void kv_scores_channels(const KvDecodeArgs& a, const 
           ld_shared_v2(numbers[2], numbers[3], lane.key_zeros + 64 * kc + 32);
       add_zeros();
     }
-    each<0, T::kPasses>([&](auto step) {
+    each<0, T::kSteps>([&](auto step) {
       constexpr int J = decltype(step)::value;
       if constexpr (J % T::kGroupSteps == 0) {
         const uint32_t at =
@@ -85,28 +56,24 @@ __device__ __forceinline__ void kv_scores_channels(const KvDecodeArgs& a, const 
         ld_shared_v2(numbers[0], numbers[1], at), ld_shared_v2(numbers[2], numbers[3], at + 32);
 #pragma unroll
         for (int n = 0; n < T::kColumns; ++n)
-          kv_spread<T>(q, n, kc, [&](uint32_t x, int half) { return mul_x2<false>(x, numbers[2 * half]); }, b[n]);
+          b[n][0] = mul_x2<false>(query[n].x, numbers[0]), b[n][1] = mul_x2<false>(query[n].y, numbers[2]);
         if constexpr (T::kGroups == 1) add_zeros();
       }
-      each<0, T::kSets>([&](auto set) {
-        constexpr int S = decltype(set)::value;
-        uint32_t codes[4];
-        kv_operand<T, J, S>(word, [](uint32_t w, auto j) { return codes_of<B, decltype(j)::value>(w); }, codes);
+      const uint32_t codes[4] = {codes_of<B, J>(word[0]), codes_of<B, J>(word[1]), codes_of<B, J>(word[2]),
+                                 codes_of<B, J>(word[3])};
 #pragma unroll
-        for (int n = 0; n < T::kColumns; ++n) mma_m16n8k16<false>(score[J][n], codes, b[n][S][0], b[n][S][1]);
-      });
+      for (int n = 0; n < T::kColumns; ++n) mma_m16n8k16<false>(score[J][n], codes, b[n][0], b[n][1]);
     });
   }
-  each<0, T::kPasses>([&](auto step) {
+  each<0, T::kSteps>([&](auto step) {
     constexpr int J = decltype(step)::value;
 #pragma unroll
     for (int n = 0; n < T::kColumns; ++n) {
       float z[2];
 #pragma unroll
       for (int c = 0; c < 2; ++c)
-        z[c] = (T::kGroups == 1 && T::kSets == 1
-                    ? zero[n][2 + c]
-                    : kv_of_query<T>(zero[n][2 + c], J / T::kGroupSteps + T::kSetGroups * kv_set<T>())) *
+        z[c] = (T::kGroups == 1 ? zero[n][2 + c]
+                                : __shfl_sync(0xffffffffu, zero[n][2 + c], 4 * (J / T::kGroupSteps) + t)) *
                a.scale;
 #pragma unroll
       for (int i = 0; i < 4; ++i) score[J][n][i] = __fmaf_rn(score[J][n][i], a.scale * Field<B, J>::kBack, z[i & 1]);
@@ -121,28 +88,25 @@ __device__ __forceinline__ void kv_scores_tokens(const KvDecodeArgs& a, const Kv
                                                  KvScores<T>& score) {
   constexpr int B = T::kKeyBits;
   constexpr uint32_t one = 0x3c003c00u, ones[4] = {one, one, one, one};
-  float part[T::kPasses][T::kColumns][4] = {}, sum[T::kColumns][4] = {};
+  float part[T::kSteps][T::kColumns][4] = {}, sum[T::kColumns][4] = {};
   int group = 0;
 #pragma unroll
   for (int kc = 0; kc < T::kDims / 16; ++kc) {
     uint32_t word[4];
-    KvOperands<T> b;
+    uint2 query[T::kColumns];
     ldmatrix_x4(word, lane.keys_at(0, kc));
 #pragma unroll
-    for (int n = 0; n < T::kColumns; ++n) {
-      mma_m16n8k16<false>(sum[n], ones, q[n][kc][0], q[n][kc][1]);
-      kv_spread<T>(q, n, kc, [](uint32_t x, int) { return x; }, b[n]);
-    }
-    each<0, T::kPasses * T::kSets>([&](auto step) {
-      constexpr int J = decltype(step)::value / T::kSets, S = decltype(step)::value % T::kSets;
-      uint32_t codes[4];
-      kv_operand<T, J, S>(word, [](uint32_t w, auto j) { return codes_of<B, decltype(j)::value>(w); }, codes);
+    for (int n = 0; n < T::kColumns; ++n)
+      query[n] = q(n, kc), mma_m16n8k16<false>(sum[n], ones, query[n].x, query[n].y);
+    each<0, T::kSteps>([&](auto step) {
+      constexpr int J = decltype(step)::value;
+      const uint32_t codes[4] = {codes_of<B, J>(word[0]), codes_of<B, J>(word[1]), codes_of<B, J>(word[2]),
+                                 codes_of<B, J>(word[3])};
 #pragma unroll
-      for (int n = 0; n < T::kColumns; ++n) mma_m16n8k16<false>(part[J][n], codes, b[n][S][0], b[n][S][1]);
+      for (int n = 0; n < T::kColumns; ++n) mma_m16n8k16<false>(part[J][n], codes, query[n].x, query[n].y);
     });
     if (kc % 2 == 0 || (16 * kc + 16) % a.key_group != 0) continue;
-    if constexpr (T::kSets == 2) sum[0][0] = kv_of_query<T>(sum[0][0], 0), sum[0][1] = kv_of_query<T>(sum[0][1], 0);
-    each<0, T::kPasses>([&](auto step) {
+    each<0, T::kSteps>([&](auto step) {
       constexpr int J = decltype(step)::value;
       const KvNumbers numbers = kv_numbers<T>(lane, group, J);
 #pragma unroll
@@ -177,33 +141,22 @@ __device__ __forceinline__ void kv_scores_words(const KvDecodeArgs& a, const KvL
 #pragma unroll
   for (int k = 0; k < T::kDims / 16 / X; ++k)
 #pragma unroll
-    for (int p = 0; p < T::kPasses; ++p) {
-      uint32_t word[T::kSets][4];
-#pragma unroll
-      for (int s = 0; s < T::kSets; ++s) ldmatrix_x4(word[s], lane.keys_at(p + s * T::kPasses, k));
+    for (int j = 0; j < T::kSteps; ++j) {
+      uint32_t word[4];
+      ldmatrix_x4(word, lane.keys_at(j, k));
       each<0, X>([&](auto step) {
         constexpr int x = decltype(step)::value;
+        const uint32_t codes[4] = {codes_at(word[0], step), codes_at(word[1], step), codes_at(word[2], step),
+                                   codes_at(word[3], step)};
 #pragma unroll
-        for (int half = 0; half < T::kSets; ++half) {
-          uint32_t codes[4];
-          if constexpr (T::kSets == 1) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) codes[i] = codes_at(word[0][i], step);
-          } else {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) codes[i] = codes_at(word[i >> 1][2 * half + (i & 1)], step);
-          }
-#pragma unroll
-          for (int n = 0; n < T::kColumns; ++n) {
-            uint32_t b[2] = {q[n][X * k + x][0], q[n][X * k + x][1]};
-            if constexpr (T::kSets == 2) b[0] = q[0][X * k + x][half], b[1] = q[1][X * k + x][half];
-            mma_m16n8k16<false>(B == 4 && x % 2 ? second[p][n] : score[p][n], codes, b[0], b[1]);
-          }
+        for (int n = 0; n < T::kColumns; ++n) {
+          const uint2 query = q(n, X * k + x);
+          mma_m16n8k16<false>(B == 4 && x % 2 ? second[j][n] : score[j][n], codes, query.x, query.y);
         }
       });
     }
 #pragma unroll
-  for (int p = 0; p < T::kPasses; ++p) {
+  for (int p = 0; p < T::kSteps; ++p) {
     const KvNumbers numbers = kv_numbers<T>(lane, 0, p);
 #pragma unroll
     for (int n = 0; n < T::kColumns; ++n)

@@ -1,6 +1,7 @@
 // What a decode kernel over packed keys and values does at once, in numbers: for the host that launches it, and the
 // kernel.
 #pragma once
+#include "cuda/host_device.h"
 
 namespace lpq::cuda {
 
@@ -22,8 +23,8 @@ struct KvDecodeArgs {
   const int* lengths;                             // [B], packed tokens
   const unsigned short *tail_keys, *tail_values;  // f16 [B, room, kv_heads, D], of which tails [B] tokens are there
   const int* tails;
-  float* partial;      // [B, kv_heads, query_tiles, splits]: a record is most[Q], total[Q], sums[Q][D]
-  unsigned* counters;  // [B, kv_heads, query_tiles], 0 before and after
+  float* partial;      // [B, kv_heads, query_tiles, splits and runs]: a record is most[Q], total[Q], sums[Q][D]
+  unsigned* counters;  // [B, kv_heads, query_tiles, 1 and runs], 0 before and after
   unsigned* fault;     // set where the table, a length or a tail is none
   void* y;             // [B, queries, heads, D]
   long long keys_page, key_numbers_page, values_page, value_numbers_page;
@@ -41,6 +42,7 @@ struct KvDecodeArgs {
   // of a type as load_any() reads it.
   int bf16_queries, sinks_type;
   const void* sinks;
+  int joined;  // splits that are brought together at once
 };
 
 // Quantizes and packs tokens (kv_pack.cuh): of a prompt, or of tails that are full, before a token is appended to each.
@@ -61,23 +63,24 @@ struct KvPackArgs {
   unsigned* counters;  // [sequences], 0 before and after
 };
 
+// Runs of splits that are brought together first; 0: all are at once.
+LPQ_HOST_DEVICE constexpr int kv_runs(int splits, int joined) { return splits > joined ? (splits + joined - 1) / joined : 0; }
+
 // Floats of what is found of QUERIES queries of a kv head, as many as a block takes.
 constexpr int kv_record(int queries, int dims) { return 2 * queries + queries * dims; }
 
 // A unit is what a warp takes at once, steps of 16 tokens. bitdecoding: half a tile, 16 rows of words of keys, hence of
 // each 32 tokens 16; turbomind: 64 tokens.
-// The 8 columns of an mma are queries of a kv head. 4 queries: columns 4 to 7 are the same queries over other tokens,
-// the second half of a unit's steps (sets of tokens; a product takes 8 of k for each), which halves what has to be done
-// for each score. 16 queries: two tiles of columns, which share the operands that codes become.
+// The 8 columns of an mma are queries of a kv head. 16 queries are two tiles of columns, which share the operands that
+// codes become.
 template <int KEY_BITS, int VALUE_BITS, int DIMS, KvForm FORM, int QUERIES>
 struct KvShape {
-  static constexpr int kQueries = QUERIES, kSets = QUERIES == 4 ? 2 : 1, kColumns = QUERIES > 8 ? QUERIES / 8 : 1;
+  static constexpr int kQueries = QUERIES, kColumns = QUERIES / 8;
   static constexpr KvForm kForm = FORM;
   static constexpr bool kInWords = FORM == KvForm::kWords, kByToken = FORM == KvForm::kTokens || kInWords;
   static constexpr int kKeyBits = KEY_BITS, kBits = VALUE_BITS, kDims = DIMS;
   static constexpr int kKeyCodes = 16 / kKeyBits, kCodes = 16 / kBits;  // R, of a word
   static constexpr int kSteps = kInWords ? 4 : kKeyCodes, kTokens = 16 * kSteps;
-  static constexpr int kPasses = kSteps / kSets;                // steps of a set
   static constexpr int kTile = kInWords ? 64 : 32 * kKeyCodes;  // tokens that kTileUnits units hold together
   static constexpr int kTileUnits = kInWords ? 1 : 2;
   static constexpr int kKeyRows = kInWords ? kTokens : 16, kKeyRow = kInWords ? kDims * kKeyBits / 8 : 2 * kDims;
@@ -85,7 +88,6 @@ struct KvShape {
   // Groups of keys by channel that a unit touches, at most, and steps that share one.
   static constexpr int kGroupSteps = FORM == KvForm::kWide ? (kSteps < 4 ? kSteps : 4) : 1,
                        kGroups = kSteps / kGroupSteps;
-  static constexpr int kSetGroups = kSets == 2 ? kPasses / kGroupSteps : 0;  // that lie before those of the second set
   static constexpr int kPart = FORM == KvForm::kWide ? (kDims < 128 ? kDims : 128)
                                : kInWords            ? kDims
                                                      : 32;  // dims of values of one scale, at least
@@ -101,11 +103,14 @@ struct KvShape {
   static constexpr int kValueNumbers =
       kInWords ? 4 * kTokens : (FORM == KvForm::kWide ? kValueGroups : kDims / 32) * 2 * kTokenLine;
   static constexpr int kStage = kKeyBytes + kValueBytes + kKeyNumbers + kValueNumbers;
+  // Queries of two tiles lie in shared memory, as operands B: (kc, tile, lane) -> 8 bytes.
+  static constexpr bool kSharedQueries = kColumns > 1;
+  static constexpr int kQueryBytes = kSharedQueries ? kQueries * kDims * 2 : 0;
   // Warps of a block, as far as registers go: sums, scores and queries, and some 60 besides.
-  static constexpr int kHeld =
-      kColumns * (kDims / 4 + kSets * kDims / 8 + (kByToken ? 8 : 4) * kPasses) + (kByToken ? 8 : 0);
-  static constexpr int kMostWarps = kHeld > 96 ? 8 : kHeld > 56 ? 12 : 16;
-  static constexpr int kRecord = kv_record(QUERIES, DIMS), kRecords = kSets;  // of a warp
+  static constexpr int kHeld = kColumns * (kDims / 4 + (kSharedQueries ? 0 : kDims / 8) + (kByToken ? 8 : 4) * kSteps) +
+                               (kByToken ? 8 : 0);
+  static constexpr int kMostWarps = kHeld > 100 ? 8 : kHeld > 48 ? 12 : 16;
+  static constexpr int kRecord = kv_record(QUERIES, DIMS);
   static_assert(kStage % 16 == 0 && kDims % 64 == 0 && !(kInWords && kNarrow) && kColumns * kDims <= 256);
 };
 

@@ -44,12 +44,14 @@ __device__ __forceinline__ void kv_tail(const KvDecodeArgs& a, int sequence, int
 #pragma unroll
   for (int n = 0; n < T::kColumns; ++n) {
 #pragma unroll
-    for (int kc = 0; kc < T::kDims / 16; ++kc) mma_m16n8k16<false>(score[n], k[kc], q[n][kc][0], q[n][kc][1]);
+    for (int kc = 0; kc < T::kDims / 16; ++kc) {
+      const uint2 query = q(n, kc);
+      mma_m16n8k16<false>(score[n], k[kc], query.x, query.y);
+    }
     peak[n][0] = state.most[n][0], peak[n][1] = state.most[n][1];
-    // Columns of a second set have no tokens here.
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      score[n][i] = g + 8 * (i >> 1) < tokens && kv_set<T>() == 0 ? score[n][i] * a.scale : -INFINITY;
+      score[n][i] = g + 8 * (i >> 1) < tokens ? score[n][i] * a.scale : -INFINITY;
       peak[n][i & 1] = fmaxf(peak[n][i & 1], score[n][i]);
     }
   }
@@ -61,7 +63,7 @@ __device__ __forceinline__ void kv_tail(const KvDecodeArgs& a, int sequence, int
   for (int n = 0; n < T::kColumns; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      score[n][i] = score[n][i] == -INFINITY ? 0.0f : ex2_approx(score[n][i] - state.most[n][i & 1]);
+      score[n][i] = ex2_approx(score[n][i] - state.most[n][i & 1]);
     weights[n][0] = movmatrix_trans(cvt_x2<false>(score[n][0], score[n][1])),
     weights[n][1] = movmatrix_trans(cvt_x2<false>(score[n][2], score[n][3]));
     mma_m16n8k16<false>(state.rest[n], ones, weights[n][0], weights[n][1]);

@@ -45,79 +45,64 @@ __device__ __forceinline__ void kv_raise(float (&peak)[T::kColumns][2], KvState<
 // Scores, in units of log2, become weights; `here` of the unit's tokens are there.
 template <class T>
 __device__ __forceinline__ void kv_weigh(int here, KvScores<T>& score, KvState<T>& state) {
-  const int g = static_cast<int>(threadIdx.x & 31) >> 2, set = kv_set<T>();
+  const int g = static_cast<int>(threadIdx.x & 31) >> 2;
   float peak[T::kColumns][2];
 #pragma unroll
   for (int n = 0; n < T::kColumns; ++n) {
     peak[n][0] = state.most[n][0], peak[n][1] = state.most[n][1];
 #pragma unroll
-    for (int p = 0; p < T::kPasses; ++p)
+    for (int p = 0; p < T::kSteps; ++p)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        if (T::kInWords && 16 * (p + set * T::kPasses) + 2 * g + (i >> 1) >= here) score[p][n][i] = -INFINITY;
+        if (T::kInWords && 16 * p + 2 * g + (i >> 1) >= here) score[p][n][i] = -INFINITY;
         peak[n][i & 1] = fmaxf(peak[n][i & 1], score[p][n][i]);
       }
   }
   kv_raise<T>(peak, state);
 #pragma unroll
   for (int n = 0; n < T::kColumns; ++n) {
-    // A set that begins behind the last token of turbomind has seen nothing.
-    const float most[2] = {T::kInWords && state.most[n][0] == -INFINITY ? 0 : state.most[n][0],
-                           T::kInWords && state.most[n][1] == -INFINITY ? 0 : state.most[n][1]};
 #pragma unroll
-    for (int p = 0; p < T::kPasses; ++p)
+    for (int p = 0; p < T::kSteps; ++p)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) score[p][n][i] = ex2_approx(score[p][n][i] - most[i & 1]);
+      for (int i = 0; i < 4; ++i) score[p][n][i] = ex2_approx(score[p][n][i] - state.most[n][i & 1]);
   }
 }
 
 // Weights become halves once; the scales of a group of values multiply those. A product with zeros, a row a group, and
-// ones keeps their sums. Codes: (lane, reg) of operand A number (I, m) -> row lane / 4 + 8 (reg % 2), row of tokens 16
-// I
-// + 2 (lane % 4) + 8 (reg / 2) and the next; of two sets 16 (I / 2 + kPasses (reg / 2)) + 8 (I % 2) + 2 (lane % 4).
+// ones keeps their sums. Codes: (lane, reg) of operand A number (j, m) -> row lane / 4 + 8 (reg % 2), row of tokens
+// 16 j + 2 (lane % 4) + 8 (reg / 2) and the next.
 template <class T>
 __device__ __forceinline__ void kv_add_values(const KvDecodeArgs& a, const KvLane<T>& lane, int here,
                                               const KvScores<T>& score, KvState<T>& state) {
   constexpr int R = T::kCodes, B = T::kBits, V = T::kValueGroups;
   constexpr uint32_t one = 0x3c003c00u;
-  const int here_of_operand = here - kv_set_of_operand<T>() * 16 * T::kPasses;
   const int shared = kv_value_shared<T>(a);
 #pragma unroll
-  for (int i = 0; i < T::kSteps; ++i) {
-    // Of k 0 to 7 and of k 8 to 15: the step, and which half of it.
-    const int pass = T::kSets == 2 ? i >> 1 : i, first_half = T::kSets == 2 ? i & 1 : 0,
-              second_step = T::kSets == 2 ? pass + T::kPasses : i, second_half = T::kSets == 2 ? first_half : 1;
+  for (int j = 0; j < T::kSteps; ++j) {
     uint32_t plain[T::kColumns][2], weights[V][T::kColumns][2];
+    const uint32_t zeros[4] = {kv_pair<T, 1>(lane.value_zeros, j, 0, here), one,
+                               kv_pair<T, 1>(lane.value_zeros, j, 1, here), one};
 #pragma unroll
     for (int n = 0; n < T::kColumns; ++n) {
-      if constexpr (T::kSets == 2) {
-        kv_apart(movmatrix_trans(cvt_x2<false>(score[pass][n][2 * first_half], score[pass][n][2 * first_half + 1])),
-                 plain[n]);
-      } else {
 #pragma unroll
-        for (int k = 0; k < 2; ++k)
-          plain[n][k] = movmatrix_trans(cvt_x2<false>(score[i][n][2 * k], score[i][n][2 * k + 1]));
-      }
+      for (int k = 0; k < 2; ++k)
+        plain[n][k] = movmatrix_trans(cvt_x2<false>(score[j][n][2 * k], score[j][n][2 * k + 1]));
+      mma_m16n8k16<false>(state.rest[n], zeros, plain[n][0], plain[n][1]);
     }
-    const uint32_t zeros[4] = {kv_pair<T, 1>(lane.value_zeros, pass, first_half, here), one,
-                               kv_pair<T, 1>(lane.value_zeros, second_step, second_half, here), one};
-#pragma unroll
-    for (int n = 0; n < T::kColumns; ++n) mma_m16n8k16<false>(state.rest[n], zeros, plain[n][0], plain[n][1]);
 #pragma unroll
     for (int v = 0; v < V; ++v) {
       const uint32_t at = lane.value_scales + static_cast<uint32_t>((v >> shared) * 2 * T::kTokenLine);
-      uint32_t scales[2] = {kv_pair<T, 0>(at, pass, first_half, here_of_operand)};
-      scales[1] = T::kSets == 2 ? scales[0] : kv_pair<T, 0>(at, i, 1, here_of_operand);
 #pragma unroll
-      for (int n = 0; n < T::kColumns; ++n)
+      for (int k = 0; k < 2; ++k) {
+        const uint32_t scales = kv_pair<T, 0>(at, j, k, here);
 #pragma unroll
-        for (int k = 0; k < 2; ++k) weights[v][n][k] = mul_x2<false>(plain[n][k], scales[k]);
+        for (int n = 0; n < T::kColumns; ++n) weights[v][n][k] = mul_x2<false>(plain[n][k], scales);
+      }
     }
-    const int first_row = 16 * pass + 8 * first_half;
 #pragma unroll
     for (int w = 0; w < (T::kWords + 15) / 16; ++w) {
       uint32_t word[4];
-      ldmatrix_x4_trans(word, lane.values_at(first_row, w));
+      ldmatrix_x4_trans(word, lane.values_at(16 * j, w));
       const auto add = [&](int m, int v, const uint32_t (&codes)[4]) {
 #pragma unroll
         for (int n = 0; n < T::kColumns; ++n)
