@@ -201,7 +201,7 @@ int main() {
   one<4, 4, 128, KvForm::kWide>(of_group(128, 128, 1, 2, 2, 3, false, 1, {9}, {1}), 4);  // MHA, more blocks than warps
   one<2, 2, 128, KvForm::kFine>(of_group(32, 128, 1, 20, 1, 2, false, 1, {2}, {0}), 2);  // MQA: three tiles of queries
   one<4, 4, 128, KvForm::kWide>(of_group(128, 128, 3, 2, 1, 2, false, 1, {0, 0, 1}, {0, 1, 127}),
-                                2);       // empty, one token
+                                2);                                                     // empty, one token
   one<4, 4, 64, KvForm::kWide>(of_group(128, 64, 1, 2, 2, 5, false, 1, {11}, {1}), 1);  // runs of splits
   for (const int group : {1, 3, 12, 64})  // one, some, and several blocks of every size
     one<4, 4, 64, KvForm::kWide>(of_group(128, 64, 1, group, 1, 2, false, 1, {2}, {3}), 2);

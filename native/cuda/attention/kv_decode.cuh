@@ -73,8 +73,7 @@ __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
   const int units = (length + T::kTile - 1) / T::kTile * T::kTileUnits, run = (units + a.splits - 1) / a.splits;
   const int begin = split * run, end = begin + run < units ? begin + run : units;
   const int* table = a.table + static_cast<long long>(sequence) * a.table_pages;
-  const KvLane<T> unit(a, head,
-                       shared_address(shared) + static_cast<uint32_t>(T::kQueryBytes + warp * T::kStage));
+  const KvLane<T> unit(a, head, shared_address(shared) + static_cast<uint32_t>(T::kQueryBytes + warp * T::kStage));
   const int first = begin + warp;
 #ifdef LPQ_KV_WAITING  // of the ablation in docs/internals/kernels/attention.md: a unit is copied when its turn comes
   constexpr bool waiting = true;

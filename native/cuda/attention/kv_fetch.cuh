@@ -98,8 +98,7 @@ struct KvLane {
                                   (((2 * w + (T::kNarrow ? 0 : matrix & 1)) ^ kv_turn<T::kValueRow>(row & 7)) << 4));
     }
     if constexpr (T::kByToken) {
-      key_scales = key_zeros =
-          key_numbers_to + static_cast<uint32_t>((T::kInWords ? 8 : 4) * g);
+      key_scales = key_zeros = key_numbers_to + static_cast<uint32_t>((T::kInWords ? 8 : 4) * g);
     } else {
       const int shared = kv_key_shared<T>(a);
       key_scales = key_numbers_to + static_cast<uint32_t>(t * 8);
@@ -182,8 +181,9 @@ __device__ __forceinline__ void kv_copy_rows(uint32_t to, uint32_t chunk, const 
   for (int first = 0; first < ROWS; first += at_once) {
     // Bits of `first` and of the lane's own row are apart, in tokens and in rows.
     const int rows = kv_row_of<T>(first);
-    cp_async_16_line(to + static_cast<uint32_t>(rows * BYTES) + (chunk ^ static_cast<uint32_t>(kv_turn<BYTES>(rows) << 4)),
-                from + ((first >> 4) * step + (first & 15) * row));
+    cp_async_16_line(
+        to + static_cast<uint32_t>(rows * BYTES) + (chunk ^ static_cast<uint32_t>(kv_turn<BYTES>(rows) << 4)),
+        from + ((first >> 4) * step + (first & 15) * row));
   }
 }
 
@@ -229,7 +229,7 @@ __device__ __forceinline__ void kv_fetch_keys(const KvDecodeArgs& a, const KvPla
       const int group = k / wide, in_group = k % wide;
       if ((kWide && most % 32 == 0) || k + static_cast<int>(threadIdx.x & 31) < chunks)
         cp_async_16_line(lane.key_number_to + static_cast<uint32_t>(group * T::kChannelLine + 16 * in_group),
-                    from + (group * a.key_number_row + 16 * in_group));
+                         from + (group * a.key_number_row + 16 * in_group));
     }
   }
 }

@@ -46,8 +46,8 @@ inline int64_t kv_resident(const KvFacts& facts, int64_t warps, int64_t room) {
 // quarter a split; measured on an H100 and an H200 (docs/kv-cache.md). Fewer than six warps are for short sequences,
 // where they have nothing to hide; fewer than three for devices that hold no more, as the tail is 16 tokens a warp. No
 // warps: the device holds none. asked: 0 where the choice is open.
-inline KvPlan kv_plan(const KvFacts& facts, const KvPlan& asked, int64_t tiles, int64_t units,
-                      int64_t multiprocessors, int64_t room) {
+inline KvPlan kv_plan(const KvFacts& facts, const KvPlan& asked, int64_t tiles, int64_t units, int64_t multiprocessors,
+                      int64_t room) {
   const auto up = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   KvPlan best{0, 1};
   int64_t least = INT64_MAX;

@@ -15,7 +15,8 @@ struct KvQuery {
   uint32_t held[T::kSharedQueries ? 1 : T::kDims / 16][2];
   uint32_t shared;  // address of this lane's
   __device__ __forceinline__ uint2 operator()(int tile, int kc) const {
-    if constexpr (T::kSharedQueries) return ld_shared_v2(shared + static_cast<uint32_t>((kc * T::kColumns + tile) * 256));
+    if constexpr (T::kSharedQueries)
+      return ld_shared_v2(shared + static_cast<uint32_t>((kc * T::kColumns + tile) * 256));
     else return make_uint2(held[kc][0], held[kc][1]);
   }
 };

@@ -64,7 +64,9 @@ struct KvPackArgs {
 };
 
 // Runs of splits that are brought together first; 0: all are at once.
-LPQ_HOST_DEVICE constexpr int kv_runs(int splits, int joined) { return splits > joined ? (splits + joined - 1) / joined : 0; }
+LPQ_HOST_DEVICE constexpr int kv_runs(int splits, int joined) {
+  return splits > joined ? (splits + joined - 1) / joined : 0;
+}
 
 // Floats of what is found of QUERIES queries of a kv head, as many as a block takes.
 constexpr int kv_record(int queries, int dims) { return 2 * queries + queries * dims; }
@@ -107,8 +109,8 @@ struct KvShape {
   static constexpr bool kSharedQueries = kColumns > 1;
   static constexpr int kQueryBytes = kSharedQueries ? kQueries * kDims * 2 : 0;
   // Warps of a block, as far as registers go: sums, scores and queries, and some 60 besides.
-  static constexpr int kHeld = kColumns * (kDims / 4 + (kSharedQueries ? 0 : kDims / 8) + (kByToken ? 8 : 4) * kSteps) +
-                               (kByToken ? 8 : 0);
+  static constexpr int kHeld =
+      kColumns * (kDims / 4 + (kSharedQueries ? 0 : kDims / 8) + (kByToken ? 8 : 4) * kSteps) + (kByToken ? 8 : 0);
   static constexpr int kMostWarps = kHeld > 100 ? 8 : kHeld > 48 ? 12 : 16;
   static constexpr int kRecord = kv_record(QUERIES, DIMS);
   static_assert(kStage % 16 == 0 && kDims % 64 == 0 && !(kInWords && kNarrow) && kColumns * kDims <= 256);

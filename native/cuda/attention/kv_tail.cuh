@@ -62,8 +62,7 @@ __device__ __forceinline__ void kv_tail(const KvDecodeArgs& a, int sequence, int
 #pragma unroll
   for (int n = 0; n < T::kColumns; ++n) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-      score[n][i] = ex2_approx(score[n][i] - state.most[n][i & 1]);
+    for (int i = 0; i < 4; ++i) score[n][i] = ex2_approx(score[n][i] - state.most[n][i & 1]);
     weights[n][0] = movmatrix_trans(cvt_x2<false>(score[n][0], score[n][1])),
     weights[n][1] = movmatrix_trans(cvt_x2<false>(score[n][2], score[n][3]));
     mma_m16n8k16<false>(state.rest[n], ones, weights[n][0], weights[n][1]);
