@@ -59,7 +59,7 @@ void of_queries(KvCase c, int warps) {
     if (++failures <= 20) std::printf("FAIL %s: %s\n", name.c_str(), what.c_str());
   };
   ++checks;
-  const int shared = std::max(Shape::kQueryBytes + warps * Shape::kStage, warps * Shape::kRecord * 4 + 16);
+  const int shared = std::max(warps * Shape::kStage, warps * Shape::kRecord * 4 + 16);
   try {
     simt::begin(++seed);
     // Queries and the tail come from the operation before.

@@ -44,9 +44,7 @@ __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
   const int group = a.heads / a.kv_heads;
   const int length = kv_checked(a, a.lengths[sequence], a.table_pages * a.page_tokens, T::kInWords ? 1 : T::kTile);
   const int tail = kv_checked(a, a.tails[sequence], a.room, 1);
-  const unsigned char* const shared = dynamic_shared();
   KvQuery<T> q;
-  q.shared = shared_address(shared) + static_cast<uint32_t>(8 * lane);
   const auto fetch_queries = [&] {
     const unsigned short* const all = a.q + (static_cast<long long>(sequence) * a.heads + head * group) * T::kDims;
     const auto fetch = [&](int tile_of_columns, int kc, int half) {
@@ -55,25 +53,17 @@ __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
           own < group ? *reinterpret_cast<const uint32_t*>(all + own * T::kDims + kv_query_dim<T>(kc, half)) : 0;
       return a.bf16_queries ? cvt_x2<false>(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u)) : x;
     };
-    if constexpr (T::kSharedQueries) {
-      for (int i = warp; i < T::kDims / 16 * T::kColumns; i += warps) {
-        const int kc = i / T::kColumns, n = i % T::kColumns;
-        st_shared_v2(q.shared + static_cast<uint32_t>(256 * i), fetch(n, kc, 0), fetch(n, kc, 1));
-      }
-      __syncthreads();
-    } else {
 #pragma unroll
-      for (int kc = 0; kc < T::kDims / 16; ++kc)
+    for (int n = 0; n < T::kColumns; ++n)
 #pragma unroll
-        for (int k = 0; k < 2; ++k) q.held[kc][k] = fetch(0, kc, k);
-    }
+      for (int kc = 0; kc < T::kDims / 16; ++kc) q.held[n][kc] = make_uint2(fetch(n, kc, 0), fetch(n, kc, 1));
   };
 
   // Units of the sequence in runs, one a split, of which warps take every `warps`-th.
   const int units = (length + T::kTile - 1) / T::kTile * T::kTileUnits, run = (units + a.splits - 1) / a.splits;
   const int begin = split * run, end = begin + run < units ? begin + run : units;
   const int* table = a.table + static_cast<long long>(sequence) * a.table_pages;
-  const KvLane<T> unit(a, head, shared_address(shared) + static_cast<uint32_t>(T::kQueryBytes + warp * T::kStage));
+  const KvLane<T> unit(a, head, shared_address(dynamic_shared()) + static_cast<uint32_t>(warp * T::kStage));
   const int first = begin + warp;
 #ifdef LPQ_KV_WAITING  // of the ablation in docs/internals/kernels/attention.md: a unit is copied when its turn comes
   constexpr bool waiting = true;

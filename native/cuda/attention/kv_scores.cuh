@@ -8,17 +8,11 @@
 
 namespace lpq::cuda {
 
-// (lane, reg) of queries(tile, kc) -> dims kv_query_dim(kc, reg) and the next, column lane / 4 of a tile: in registers,
-// or of two tiles in shared memory, which all warps of a block read.
+// (lane, reg) of held[tile][kc] -> dims kv_query_dim(kc, reg) and the next, column lane / 4 of a tile.
 template <class T>
 struct KvQuery {
-  uint32_t held[T::kSharedQueries ? 1 : T::kDims / 16][2];
-  uint32_t shared;  // address of this lane's
-  __device__ __forceinline__ uint2 operator()(int tile, int kc) const {
-    if constexpr (T::kSharedQueries)
-      return ld_shared_v2(shared + static_cast<uint32_t>((kc * T::kColumns + tile) * 256));
-    else return make_uint2(held[kc][0], held[kc][1]);
-  }
+  uint2 held[T::kColumns][T::kDims / 16];
+  __device__ __forceinline__ uint2 operator()(int tile, int kc) const { return held[tile][kc]; }
 };
 template <class T>
 using KvScores = float[T::kSteps][T::kColumns][4];

@@ -105,12 +105,8 @@ struct KvShape {
   static constexpr int kValueNumbers =
       kInWords ? 4 * kTokens : (FORM == KvForm::kWide ? kValueGroups : kDims / 32) * 2 * kTokenLine;
   static constexpr int kStage = kKeyBytes + kValueBytes + kKeyNumbers + kValueNumbers;
-  // Queries of two tiles lie in shared memory, as operands B: (kc, tile, lane) -> 8 bytes.
-  static constexpr bool kSharedQueries = kColumns > 1;
-  static constexpr int kQueryBytes = kSharedQueries ? kQueries * kDims * 2 : 0;
   // Warps of a block, as far as registers go: sums, scores and queries, and some 60 besides.
-  static constexpr int kHeld =
-      kColumns * (kDims / 4 + (kSharedQueries ? 0 : kDims / 8) + (kByToken ? 8 : 4) * kSteps) + (kByToken ? 8 : 0);
+  static constexpr int kHeld = kColumns * (kDims / 4 + kDims / 8 + (kByToken ? 8 : 4) * kSteps) + (kByToken ? 8 : 0);
   static constexpr int kMostWarps = kHeld > 100 ? 8 : kHeld > 48 ? 12 : 16;
   static constexpr int kRecord = kv_record(QUERIES, DIMS);
   static_assert(kStage % 16 == 0 && kDims % 64 == 0 && !(kInWords && kNarrow) && kColumns * kDims <= 256);
