@@ -33,6 +33,7 @@ export const kvOps = {
    * One query token a sequence: y [B, heads*headDim] f32, or f64 (computed so), = softmax(q kᵀ * scale) v over packed tokens, then
    * exact ones; 0 for an empty sequence. q f32 [B, heads*headDim]; table I32 [B,P] of pages, lengths I32 [B] of packed tokens;
    * tailKeys and tailValues f16 [B, R, kvHeads*headDim], tails I32 [B] tokens of them. `layout`: keysCodes*, ..., valuesZeros*.
+   * sinks [heads]: a logit a head that takes part in the softmax and has no value.
    */
   kvAttention: (
     rt: NativeRuntime,
@@ -49,22 +50,26 @@ export const kvOps = {
     y: Tensor,
     p: { heads: number; kvHeads: number; headDim: number; scale: number },
     layout: OpParams,
+    sinks?: Tensor,
   ) => {
     const { keys, values, table, lengths, tailKeys, tailValues, tails } = cache;
     const sides = [keys, values].flatMap(({ codes, scales, zeros }) => [codes, scales, zeros]);
-    rt.enqueue('kv_attention', [q, ...sides, table, lengths, tailKeys, tailValues, tails], [y], { ...p, ...layout });
+    const all = [q, ...sides, table, lengths, tailKeys, tailValues, tails, ...(sinks ? [sinks] : [])];
+    rt.enqueue('kv_attention', all, [y], { ...p, ...layout });
   },
 
-  /** Decode attention over packed pages and an exact tail (native/ops/kv.h). */
+  /** Decode attention over packed pages and an exact tail (native/ops/kv.h); q f16 or bf16; sinks [heads]: a logit a head that has no value. */
   kvDecode: (
     rt: NativeRuntime,
     q: Tensor,
     cache: { pages: KvPages; table: Tensor; lengths: Tensor; tailKeys: Tensor; tailValues: Tensor; tails: Tensor },
     y: Tensor,
     p: KvForm & { heads: number; scale: number; queries?: number; splits?: number; warps?: number },
+    sinks?: Tensor,
   ) => {
     const { pages, table, lengths, tailKeys, tailValues, tails } = cache;
-    rt.enqueue('kv_decode', [q, ...pages, table, lengths, tailKeys, tailValues, tails], [y], { ...p });
+    const last = sinks ? [sinks] : [];
+    rt.enqueue('kv_decode', [q, ...pages, table, lengths, tailKeys, tailValues, tails, ...last], [y], { ...p });
   },
 
   /** Quantizes k and v and packs them as tokens first .. of a sequence. */

@@ -210,9 +210,12 @@ const attention = [
   ...CACHES.map(({ name, keys, values }) => ({
     name: `kv_decode_${name}`,
     header: 'cuda/attention/kv_decode.cuh',
+    // Of as many queries of a kv head as a block takes, as far as registers go (kv_plan.h).
     calls: [64, 128, 256].flatMap((dims) =>
-      [['kWide', 'wide'], ['kFine', 'fine'], ['kTokens', 'token'], ...(name === '2' ? [] : [['kWords', 'word']])].map(
-        ([form, word]) => call('LPQ_KV_DECODE', keys, values, dims, form, `${name}_${word}`),
+      (dims === 256 ? [8] : [8, 16]).flatMap((queries) =>
+        [['kWide', 'wide'], ['kFine', 'fine'], ['kTokens', 'token'], ...(name === '2' ? [] : [['kWords', 'word']])].map(
+          ([form, word]) => call('LPQ_KV_DECODE', keys, values, dims, form, queries, `${name}_${word}`),
+        ),
       ),
     ),
   })),

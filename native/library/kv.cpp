@@ -76,6 +76,8 @@ struct Cache {
 
 constexpr int64_t kMost = int64_t{1} << 31;
 
+DType float_type(int type) { return type == LPQ_F16 ? DType::f16 : type == LPQ_BF16 ? DType::bf16 : DType::f32; }
+
 // The tensors of a call, of a context's device or, without one, in the host's memory; `made_up`: addresses are
 // nobody's, of a rehearsal.
 class Operands {
@@ -142,9 +144,16 @@ Call decode_call(Operands& operands, const Cache& c, int64_t queries, const void
   const std::vector<int64_t> shape{b.sequences * queries, int64_t{c.d.heads} * c.d.head_dim};
   const Sequences s(operands, c, b);
   Call call;
-  call.in = {operands.at(q, "q", DType::f16, shape)};
+  argument(b.query_type == 0 || b.query_type == LPQ_F16 || b.query_type == LPQ_BF16,
+           "batch.query_type is not 0, LPQ_F16 or LPQ_BF16");
+  call.in = {operands.at(q, "q", b.query_type == LPQ_BF16 ? DType::bf16 : DType::f16, shape)};
   for (Tensor& page : operands.pages(c, pages)) call.in.push_back(std::move(page));
   for (const Tensor& tensor : {s.table, s.lengths, s.tail_keys, s.tail_values, s.tails}) call.in.push_back(tensor);
+  if (b.sinks) {
+    argument(b.sinks_type == LPQ_F16 || b.sinks_type == LPQ_BF16 || b.sinks_type == LPQ_F32,
+             "batch.sinks_type is not LPQ_F16, LPQ_BF16 or LPQ_F32");
+    call.in.push_back(operands.at(b.sinks, "batch.sinks", float_type(b.sinks_type), {c.d.heads}));
+  }
   call.out = {operands.at(y, "y", type, shape)};
   call.params = c.params();
   call.params.set("heads", double(c.d.heads)), call.params.set("scale", scale),
@@ -202,9 +211,9 @@ void require_residual(const Cache& c, int64_t residual, const lpq_kv_batch& b) {
 }
 
 DType output_type(int type, double scale) {
-  argument(type == LPQ_F16 || type == LPQ_F32, "type is neither LPQ_F16 nor LPQ_F32");
+  argument(type == LPQ_F16 || type == LPQ_BF16 || type == LPQ_F32, "type is not LPQ_F16, LPQ_BF16 or LPQ_F32");
   argument(scale > -1e30 && scale < 1e30, "scale is not finite");
-  return type == LPQ_F16 ? DType::f16 : DType::f32;
+  return float_type(type);
 }
 
 // On the host: what breaks the cache's contract is said at once.
@@ -257,7 +266,9 @@ lpq_status lpq_kv_workspace(lpq_context* context, const lpq_kv_desc* desc, const
     // are loaded.
     size_t most = kHostedHead;
     for (const int64_t count : {int64_t{1}, queries}) {
-      Call decode = decode_call(operands, c, count, nullptr, nullptr, DType::f16, 1, pages, b);
+      lpq_kv_batch plain = b;
+      plain.sinks = nullptr, plain.query_type = 0;
+      Call decode = decode_call(operands, c, count, nullptr, nullptr, DType::f16, 1, pages, plain);
       most = std::max(most, rehearsed(*context, "kv_decode", decode));
     }
     Call pack = pack_call(operands, c, c.block, nullptr, nullptr, 0, nullptr, 1, pages);

@@ -234,6 +234,9 @@ typedef struct lpq_kv_batch {
   int32_t* tails;       /* [sequences], tokens of the tail, at most tail_room */
   void* tail_keys;      /* f16 [sequences, tail_room, kv_heads, head_dim]; NULL where tail_room is 0 */
   void* tail_values;
+  const void* sinks; /* of lpq_kv_decode() with queries 1: NULL, or [heads], a logit a head that has no value */
+  int sinks_type;    /* LPQ_F16, LPQ_BF16 or LPQ_F32 */
+  int query_type;    /* of q: 0, which is LPQ_F16, or with queries 1 LPQ_BF16 */
 } lpq_kv_batch;
 
 /* Needs no GPU. `desc->page_tokens` may be 0: page_bytes are then of `unit` tokens. */
@@ -254,8 +257,8 @@ LPQ_API lpq_status lpq_kv_append(lpq_context* context, const lpq_kv_desc* desc, 
                                  int64_t residual, const lpq_kv_pages* pages, const lpq_kv_batch* batch,
                                  void* workspace, size_t bytes, void* stream);
 /* Attention of the `queries` newest tokens of every sequence, which are in the cache already: y = softmax(q k^T scale)
-   v, each query over tokens up to its own. q f16 [sequences * queries, heads, head_dim], y of that shape, `type`
-   LPQ_F16 or LPQ_F32; 0 where a query sees no token. */
+   v, each query over tokens up to its own. q f16 [sequences * queries, heads, head_dim] (batch->query_type), y of that
+   shape, `type` LPQ_F16, LPQ_BF16 or LPQ_F32; 0 where a query sees no token. */
 LPQ_API lpq_status lpq_kv_decode(lpq_context* context, const lpq_kv_desc* desc, int64_t queries, const void* q, void* y,
                                  int type, double scale, const lpq_kv_pages* pages, const lpq_kv_batch* batch,
                                  void* workspace, size_t bytes, void* stream);

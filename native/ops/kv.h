@@ -65,14 +65,16 @@ struct KvForm {
 };
 
 // Decode attention over packed pages and an exact tail: y [B*queries, heads*headDim] f16, bf16 or f32, 0 where a query
-// sees no token. q f16 [B*queries, heads*headDim]; the pages; table I32 [B,P]; lengths I32 [B] of packed tokens
-// (bitdecoding: whole tiles); tailKeys, tailValues f16 [B, R, kvHeads*headDim]; tails I32 [B], at most R. queries (1)
-// tokens of a sequence are its newest, packed or in the tail: query i sees tokens up to its own, the (lengths + tails -
-// queries + i)-th. On CUDA splits overrides into how many runs tokens are cut, warps how many warps a block has, stages
-// (1) its rings; none changes more than the order of sums. A page or length that is none: LPQ_NATIVE_ARGUMENT.
+// sees no token. q f16 or bf16 (made f16) [B*queries, heads*headDim]; the pages; table I32 [B,P]; lengths I32 [B] of
+// packed tokens (bitdecoding: whole tiles); tailKeys, tailValues f16 [B, R, kvHeads*headDim]; tails I32 [B], at most R.
+// queries (1) tokens of a sequence are its newest, packed or in the tail: query i sees tokens up to its own, the
+// (lengths + tails - queries + i)-th. sinks f32, f16 or bf16 [heads]: a logit a head that takes part in the softmax and
+// has no value; may be absent; sinks and bf16 take queries 1. On CUDA splits overrides into how many runs tokens are
+// cut, warps how many warps a block has; neither changes more than the order of sums. A page or length that is none:
+// LPQ_NATIVE_ARGUMENT.
 struct KvDecode : Arguments {
   int64_t heads = integer("heads"), queries = integer("queries", 1);
-  const Tensor& q = input("q", {f16});
+  const Tensor& q = input("q", {f16, bf16});
   KvForm form = KvForm::read(*this, &Arguments::input);
   const Tensor& table = input("table", {i32}, {-1, -1});
   int64_t sequences = table.dim(0);
@@ -82,14 +84,16 @@ struct KvDecode : Arguments {
   const Tensor& tails = input("tails", {i32}, {sequences});
   const Tensor& y = output("y", {f16, bf16, f32}, {sequences * queries, heads * form.dims});
   double scale = number("scale");
-  int64_t splits = integer("splits", 0), warps = integer("warps", 0), stages = integer("stages", 1);  // 0: not given
+  int64_t splits = integer("splits", 0), warps = integer("warps", 0);  // 0: not given
+  const Tensor* sinks = last_input("sinks", kFloats, {heads});
 
   explicit KvDecode(const Call& call) : Arguments(call, "kv_decode") {
     require(heads > 0 && heads % form.heads == 0, "heads is no multiple of kvHeads");
     require(queries >= 1, "queries is not positive");
+    require(queries == 1 || (!sinks && q.dtype == f16), "sinks and bf16 queries take one query a sequence");
     require_shape(q, "q", {sequences * queries, heads * form.dims});
-    require((!has("splits") || splits >= 1) && splits <= 1024 && (!has("warps") || warps >= 1) && stages >= 1,
-            "splits is not 1 to 1024, or warps or stages not positive");
+    require((!has("splits") || splits >= 1) && splits <= 1024 && (!has("warps") || warps >= 1),
+            "splits is not 1 to 1024, or warps is not positive");
     done();
   }
 };

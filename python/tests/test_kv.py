@@ -37,6 +37,22 @@ FORMS = [
 ]
 
 
+def test_sinks_take_part_in_the_softmax():
+    draw = torch.Generator().manual_seed(5)
+    heads, kv_heads, dim, scale = 4, 2, 64, 0.125
+    cache = lpq.KvCache(1, 512, heads=heads, kv_heads=kv_heads, head_dim=dim)
+    k, v = (torch.randn((9, kv_heads, dim), generator=draw).half() for _ in range(2))
+    cache.fill(0, k, v)
+    q, sinks = torch.randn((1, 1, heads, dim), generator=draw).half(), torch.tensor([-2.0, 0.0, 1.0, 3.0])
+    scores = torch.einsum("hd,thd->ht", q[0, 0].double(), k.repeat_interleave(2, 1).double()) * scale
+    weights = torch.cat((scores, sinks.double()[:, None]), 1).softmax(-1)[:, :-1]
+    want = torch.einsum("ht,thd->hd", weights, v.repeat_interleave(2, 1).double())
+    # Summed in f64, rounded once to f32.
+    torch.testing.assert_close(cache.attend(q.float(), scale, sinks)[0, 0].double(), want, rtol=2**-23, atol=1e-9)
+    with pytest.raises(lpq.Error, match="one query"):
+        cache.attend(q.expand(1, 2, heads, dim), scale, sinks)
+
+
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_attention_over_what_was_filled_and_appended(form):
     draw = torch.Generator().manual_seed(3)

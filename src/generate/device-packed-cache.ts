@@ -62,17 +62,17 @@ export class DevicePackedCache extends PackedCache<Layer> {
     return [...pages, tailKeys, tailValues];
   }
 
-  protected layer(block: number, p: AttentionParams, sinks: Tensor | undefined): Layer {
+  protected layer(block: number, p: AttentionParams): Layer {
     const { rt, shape, scheme, batch } = this;
     const { kvHeads, headDim, valueDim = headDim, window = 0, softCap = 0 } = p;
     const fits =
       [64, 128, 256].includes(headDim) && (scheme.keys.group === 32 || scheme.values.group === Math.min(headDim, 128));
-    if (!fits || valueDim !== headDim || (window > 0 && window < shape.most) || softCap > 0 || sinks)
+    if (!fits || valueDim !== headDim || (window > 0 && window < shape.most) || softCap > 0)
       throw new LpqError(
         'LPQ_USAGE',
         `block ${block} has attention that the kernel for packed caches does not support`,
         {
-          got: `heads of ${headDim} dims${window > 0 ? `, a window of ${window}` : ''}${softCap > 0 ? ', capped scores' : ''}${sinks ? ', sinks' : ''}`,
+          got: `heads of ${headDim} dims${window > 0 ? `, a window of ${window}` : ''}${softCap > 0 ? ', capped scores' : ''}`,
           expected: 'heads of 64, 128 or 256 dims that see all tokens',
           hint: 'Use --kv 16, or --device cpu.',
         },
@@ -104,13 +104,13 @@ export class DevicePackedCache extends PackedCache<Layer> {
     return Int32Array.from({ length: this.each }, (_, i) => slot * this.each + i);
   }
 
-  protected prefill(layer: Layer, step: Step, t: AttentionTensors, p: AttentionParams): void {
+  protected prefill(layer: Layer, step: Step, t: AttentionTensors, p: AttentionParams, sinks?: Tensor): void {
     const { rt, batch } = this;
     const width = p.kvHeads * p.headDim;
     rotate(rt, t, p);
     const [qFirst, kFirst, vFirst] = firstColumns(t, p);
     const firsts = qFirst === undefined ? {} : { qFirst, kFirst: kFirst as number, vFirst: vFirst as number };
-    ops.attention(rt, t.q.of, t.k.of, t.v.of, step.starts, t.y, { ...p, ...firsts });
+    ops.attention(rt, t.q.of, t.k.of, t.v.of, step.starts, t.y, { ...p, ...firsts }, sinks);
     const halves = [t.k, t.v].map((columns) => {
       const x = apart(rt, columns, width);
       const half = rt.allocate('f16', x.shape);
@@ -140,7 +140,7 @@ export class DevicePackedCache extends PackedCache<Layer> {
     for (const half of halves) half.dispose();
   }
 
-  protected decode(layer: Layer, { entries }: Step, t: AttentionTensors, p: AttentionParams): void {
+  protected decode(layer: Layer, { entries }: Step, t: AttentionTensors, p: AttentionParams, sinks?: Tensor): void {
     const { rt, batch } = this;
     const { y } = t;
     const tails = entries.map(({ slot, past }) => ({ slot, tail: (past % batch) + 1, count: 1 }));
@@ -163,6 +163,7 @@ export class DevicePackedCache extends PackedCache<Layer> {
       { pages: layer.pages, table: own[0], lengths: own[1], tails: own[2], tailKeys: own[3], tailValues: own[4] },
       y,
       { ...layer.form, heads: p.heads, scale: p.scale },
+      sinks,
     );
     for (const tensor of [...own, half]) tensor.dispose();
   }

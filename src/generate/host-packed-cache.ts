@@ -29,12 +29,12 @@ export class HostPackedCache extends PackedCache<Layer> {
     return [...pool.tensors, ...sequences.flatMap(({ tailKeys, tailValues }) => [tailKeys, tailValues])];
   }
 
-  protected prefill(layer: Layer, step: Step, t: AttentionTensors, p: AttentionParams): void {
+  protected prefill(layer: Layer, step: Step, t: AttentionTensors, p: AttentionParams, sinks?: Tensor): void {
     rotate(this.rt, t, p);
     const { q, k, v } = alone(this.rt, t, p);
     const width = p.kvHeads * p.headDim;
     for (const x of [k, v]) throughHalf(this.rt, x, { first: 0, length: step.tokens }, width);
-    ops.attention(this.rt, q, k, v, step.starts, t.y, p);
+    ops.attention(this.rt, q, k, v, step.starts, t.y, p, sinks);
     let first = 0;
     for (const { slot, ids } of step.entries) {
       const [keys, values] = [k, v].map((x) => x.view([ids.length, width], first * width)) as [Tensor, Tensor];
@@ -45,7 +45,7 @@ export class HostPackedCache extends PackedCache<Layer> {
     for (const tensor of [q, k, v]) tensor.dispose();
   }
 
-  protected decode(layer: Layer, { entries }: Step, t: AttentionTensors, p: AttentionParams): void {
+  protected decode(layer: Layer, { entries }: Step, t: AttentionTensors, p: AttentionParams, sinks?: Tensor): void {
     rotate(this.rt, t, p);
     const { q, k, v } = alone(this.rt, t, p);
     const width = p.kvHeads * p.headDim;
@@ -57,18 +57,17 @@ export class HostPackedCache extends PackedCache<Layer> {
       if (this.scheme.residual === 0) sequence.flush();
       for (const view of [key, value]) view.dispose();
     }
-    layer.pool.attend(sequences, q, t.y, { heads: p.heads, scale: p.scale });
+    layer.pool.attend(sequences, q, t.y, { heads: p.heads, scale: p.scale, ...(sinks && { sinks }) });
     for (const sequence of sequences) sequence.flush();
     for (const tensor of [q, k, v]) tensor.dispose();
   }
 
-  protected layer(block: number, p: AttentionParams, sinks: Tensor | undefined): Layer {
+  protected layer(block: number, p: AttentionParams): Layer {
     const { heads, kvHeads, headDim, valueDim = headDim, window = 0, softCap = 0 } = p;
     const odd = [
       ...(valueDim !== headDim ? [`values of ${valueDim} dims and keys of ${headDim}`] : []),
       ...(window > 0 && window < this.shape.most ? [`a window of ${window} tokens`] : []),
       ...(softCap > 0 ? ['capped scores'] : []),
-      ...(sinks ? ['sinks'] : []),
     ];
     if (odd.length > 0)
       throw new LpqError('LPQ_USAGE', `block ${block} has attention that cannot read a packed cache`, {

@@ -7,6 +7,8 @@ import type { KvScheme } from '../model/source.js';
 import type { CacheShape, KeyValueCache } from './cache.js';
 import type { Step } from './step.js';
 
+type Attended<Layer> = [layer: Layer, step: Step, t: AttentionTensors, p: AttentionParams, sinks: Tensor | undefined];
+
 /** What caches of few bits share wherever they lie: whole prompts are packed as they end, later tokens come one by one. */
 export abstract class PackedCache<Layer> implements KeyValueCache {
   readonly pieces = false;
@@ -52,11 +54,11 @@ export abstract class PackedCache<Layer> implements KeyValueCache {
           hint: 'Use --kv 16.',
         },
       );
-    this.layers[block] ??= this.layer(block, p, sinks);
+    this.layers[block] ??= this.layer(block, p);
     const layer = this.layers[block];
     const newer = step.entries.filter(({ past }) => past > 0).length;
-    if (newer === 0) this.prefill(layer, step, t, p);
-    else if (newer === step.tokens) this.decode(layer, step, t, p);
+    if (newer === 0) this.prefill(layer, step, t, p, sinks);
+    else if (newer === step.tokens) this.decode(layer, step, t, p, sinks);
     else throw new LpqError('LPQ_INTERNAL', 'prompts come in separate steps, and later tokens one for each sequence');
   }
 
@@ -67,9 +69,9 @@ export abstract class PackedCache<Layer> implements KeyValueCache {
 
   protected abstract tensorsOf(layer: Layer): readonly Tensor[];
   /** Memory for a block. Throws LPQ_USAGE for attention that such a cache is not read by. */
-  protected abstract layer(block: number, p: AttentionParams, sinks: Tensor | undefined): Layer;
+  protected abstract layer(block: number, p: AttentionParams): Layer;
   /** Whole prompts. */
-  protected abstract prefill(layer: Layer, step: Step, t: AttentionTensors, p: AttentionParams): void;
+  protected abstract prefill(...of: Attended<Layer>): void;
   /** One token of each sequence. */
-  protected abstract decode(layer: Layer, step: Step, t: AttentionTensors, p: AttentionParams): void;
+  protected abstract decode(...of: Attended<Layer>): void;
 }

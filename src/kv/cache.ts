@@ -92,11 +92,12 @@ export class KvPool implements KvStore {
   }
 
   /** q f32; y f32 or f64. */
-  attend(sequences: readonly KvSequence[], q: Tensor, y: Tensor, { heads, scale }: KvQueries): void {
+  attend(sequences: readonly KvSequence[], q: Tensor, y: Tensor, { heads, scale, sinks }: KvQueries): void {
     const { page, rt } = this;
     const batch = batchOf(this, sequences);
     const p = { heads, kvHeads: page.heads, headDim: page.headDim, scale };
-    ops.kvAttention(rt, q, { keys: this.side(page.keys), values: this.side(page.values), ...batch }, y, p, this.params);
+    const sides = { keys: this.side(page.keys), values: this.side(page.values) };
+    ops.kvAttention(rt, q, { ...sides, ...batch }, y, p, this.params, sinks);
     for (const tensor of Object.values(batch)) (tensor as Tensor).dispose();
   }
 

@@ -52,11 +52,11 @@ export class KernelPool implements KvStore {
   }
 
   /** q is rounded to f16; y f16 or f32. */
-  attend(sequences: readonly KvSequence[], q: Tensor, y: Tensor, { heads, scale }: KvQueries): void {
+  attend(sequences: readonly KvSequence[], q: Tensor, y: Tensor, { heads, scale, sinks }: KvQueries): void {
     const { rt, form, pages } = this;
     const query = this.half(q, q.shape[0] as number);
     const batch = batchOf(this, sequences);
-    ops.kvDecode(rt, query, { pages, ...batch }, y, { ...form, heads, scale });
+    ops.kvDecode(rt, query, { pages, ...batch }, y, { ...form, heads, scale }, sinks);
     for (const tensor of [query, ...Object.values(batch)]) (tensor as Tensor).dispose();
   }
 

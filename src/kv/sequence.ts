@@ -6,6 +6,8 @@ import { LpqError } from '../core/error.js';
 export interface KvQueries {
   readonly heads: number;
   readonly scale: number;
+  /** [heads]: a logit a head that takes part in the softmax and has no value. */
+  readonly sinks?: Tensor;
 }
 
 /** Memory for packed pages of one layer, on a device. */

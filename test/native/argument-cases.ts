@@ -150,7 +150,7 @@ const argumentCases: readonly ArgumentCase[] = [
   row('copy', 'from: u8 16', 'to: u8 16', {}, 'from to'),
   row(
     'kv_decode',
-    `q: f16 2,128; ${pages}; table: i32 2,2; lengths: i32 2; tailKeys: f16 2,128,64; tailValues: f16 2,128,64; tails: i32 2`,
+    `q: f16 2,128; ${pages}; table: i32 2,2; lengths: i32 2; tailKeys: f16 2,128,64; tailValues: f16 2,128,64; tails: i32 2; sinks: f32 2`,
     'y: f16 2,128',
     { ...grid, heads: 2, scale: 1 },
   ),

@@ -21,34 +21,52 @@ long long checks = 0, failures = 0;
 double worst = 0;
 uint64_t seed = 1;
 
-template <int KEYS, int VALUES, int DIMS, KvForm FORM>
-void one(KvCase c, int warps, int stages) {
+template <int KEYS, int VALUES, int DIMS, KvForm FORM, int QUERIES>
+void of_queries(KvCase c, int warps) {
   c.bits = KEYS, c.value_bits = VALUES, c.dims = DIMS, c.form = FORM;
   KvData data(c, ++seed);
-  using Shape = KvShape<KEYS, VALUES, DIMS, FORM>;
+  using Shape = KvShape<KEYS, VALUES, DIMS, FORM, QUERIES>;
   KvDecodeArgs a = data.args;
-  const int tiles = c.sequences * c.kv_heads * a.query_tiles;
-  std::vector<float> partial(static_cast<size_t>(tiles) * static_cast<size_t>(a.splits) * kKvRecord<DIMS>, NAN),
+  // Every other case has sinks, about as large as the largest scores, and every third queries of bf16, which f16 holds.
+  std::vector<uint16_t> sinks, narrow;
+  if (seed % 2)
+    for (int h = 0; h < c.heads; ++h) {
+      sinks.push_back(lpq::f32_to_bf16(static_cast<float>(h % 5)));
+      data.sinks.push_back(static_cast<float>(h % 5));
+    }
+  if (seed % 3 == 0) {
+    for (uint16_t& x : data.q) {
+      narrow.push_back(lpq::f32_to_bf16(lpq::f16_to_f32(x)));
+      x = lpq::f32_to_f16(lpq::bf16_to_f32(narrow.back()));
+    }
+    a.q = narrow.data(), a.bf16_queries = 1;
+  }
+  a.sinks = sinks.empty() ? nullptr : sinks.data(), a.sinks_type = 2;
+  a.query_tiles = (c.heads / c.kv_heads + QUERIES - 1) / QUERIES;
+  a.joined = seed % 2 ? 2 : 16;  // runs of two splits, or all at once
+  const int tiles = c.sequences * c.kv_heads * a.query_tiles, runs = kv_runs(a.splits, a.joined);
+  std::vector<float> partial(static_cast<size_t>(tiles) * static_cast<size_t>(a.splits + runs) * Shape::kRecord, NAN),
       y(static_cast<size_t>(c.sequences * c.heads * DIMS), NAN);
-  std::vector<unsigned> counters(static_cast<size_t>(tiles), 0);
+  std::vector<unsigned> counters(static_cast<size_t>(tiles * (1 + runs)), 0);
   unsigned fault = 0;
-  a.partial = partial.data(), a.counters = counters.data(), a.y = y.data(), a.store = kKvStoreF32, a.stages = stages,
-  a.fault = &fault, a.early = static_cast<int>(seed & 1);
+  a.partial = partial.data(), a.counters = counters.data(), a.y = y.data(), a.store = kKvStoreF32, a.fault = &fault,
+  a.early = static_cast<int>(seed & 1);
   const std::string name = "k" + std::to_string(KEYS) + " v" + std::to_string(VALUES) + " d" + std::to_string(DIMS) +
                            " form " + std::to_string(static_cast<int>(FORM)) + " g" + std::to_string(c.key_group) +
-                           " heads " + std::to_string(c.heads) + "/" + std::to_string(c.kv_heads) + " splits " +
-                           std::to_string(c.splits) + " warps " + std::to_string(warps) + " stages " +
-                           std::to_string(stages);
+                           " heads " + std::to_string(c.heads) + "/" + std::to_string(c.kv_heads) + " by " +
+                           std::to_string(QUERIES) + " splits " + std::to_string(c.splits) + " warps " +
+                           std::to_string(warps);
   const auto fail = [&](const std::string& what) {
     if (++failures <= 20) std::printf("FAIL %s: %s\n", name.c_str(), what.c_str());
   };
   ++checks;
-  const int shared = std::max(warps * stages * Shape::kStage, warps * kKvRecord<DIMS> * 4 + 16);
+  const int shared = std::max(warps * Shape::kStage, warps * Shape::kRecord * 4 + 16);
   try {
     simt::begin(++seed);
     // Queries and the tail come from the operation before.
-    const std::vector<std::vector<uint16_t>*> late{&data.q, &data.tail_keys, &data.tail_values};
-    const std::vector<std::vector<uint16_t>> written{data.q, data.tail_keys, data.tail_values};
+    const std::vector<std::vector<uint16_t>*> late{narrow.empty() ? &data.q : &narrow, &data.tail_keys,
+                                                   &data.tail_values};
+    const std::vector<std::vector<uint16_t>> written{*late[0], data.tail_keys, data.tail_values};
     simt::KernelBefore before{[&] {
                                 for (std::vector<uint16_t>* each : late) std::fill(each->begin(), each->end(), 0x7fff);
                               },
@@ -81,6 +99,13 @@ void one(KvCase c, int warps, int stages) {
         worst = std::max(worst, share);
       }
     }
+}
+
+// By blocks of 8 and of 16 queries, whatever the group.
+template <int KEYS, int VALUES, int DIMS, KvForm FORM>
+void one(const KvCase& c, int warps) {
+  of_queries<KEYS, VALUES, DIMS, FORM, 8>(c, warps);
+  if constexpr (DIMS < 256) of_queries<KEYS, VALUES, DIMS, FORM, 16>(c, warps);
 }
 
 // Many queries, by either kernel: y is full of NaN before.
@@ -147,10 +172,10 @@ void half_a_tile() {
     data.lengths[0] = 64;
     std::vector<float> y(static_cast<size_t>(c.queries * c.heads * c.dims), NAN);
     unsigned fault = 0, counter = 0;
-    a.y = y.data(), a.store = kKvStoreF32, a.fault = &fault, a.counters = &counter;
+    a.y = y.data(), a.store = kKvStoreF32, a.fault = &fault, a.counters = &counter, a.joined = 16;
     ++checks;
     simt::begin(++seed);
-    using Shape = KvShape<4, 4, 128, KvForm::kWide>;
+    using Shape = KvShape<4, 4, 128, KvForm::kWide, 8>;
     using Tile = PrefillTile<4, 4, 128, KvForm::kFine>;
     if (many) simt::run(1, kPrefillWorkers, 1, kPrefillShared<Tile>, seed, [&] { kv_prefill<Tile>(a); });
     else simt::run(1, 32, 1, Shape::kStage, seed, [&] { kv_decode<Shape>(a); });
@@ -169,14 +194,14 @@ template <int KEYS, int VALUES, int DIMS>
 void sweep() {
   using F = KvForm;
   constexpr int whole = DIMS < 128 ? DIMS : 128;
-  one<KEYS, VALUES, DIMS, F::kWide>(of_group(128, DIMS, 2, 8, 2, 2, false, 1, {3, 1}, {5, 0}), 3, 1);
-  one<KEYS, VALUES, DIMS, F::kFine>(of_group(32, DIMS, 1, 4, 2, 1, true, 2, {2}, {40}), 2, 2);
-  one<KEYS, VALUES, DIMS, F::kTokens>(of_group(whole, DIMS, 1, 4, 2, 2, true, 1, {2}, {17}), 2, 2);
+  one<KEYS, VALUES, DIMS, F::kWide>(of_group(128, DIMS, 2, 8, 2, 2, false, 1, {3, 1}, {5, 0}), 3);
+  one<KEYS, VALUES, DIMS, F::kFine>(of_group(32, DIMS, 1, 4, 2, 1, true, 2, {2}, {40}), 2);
+  one<KEYS, VALUES, DIMS, F::kTokens>(of_group(whole, DIMS, 1, 4, 2, 2, true, 1, {2}, {17}), 2);
   if constexpr (KEYS != 2)
-    one<KEYS, VALUES, DIMS, F::kWords>(of_group(DIMS, DIMS, 2, 4, 2, 2, false, 2, {131, 64}, {0, 3}), 2, 1);
-  one<KEYS, VALUES, DIMS, F::kFine>(of_group(64, DIMS, 1, 2, 1, 2, false, 1, {3}, {0}), 3, 1);
-  one<KEYS, VALUES, DIMS, F::kTokens>(of_group(32, DIMS, 1, 2, 1, 1, false, 2, {1}, {1}), 1, 3);
-  one<KEYS, VALUES, DIMS, F::kTokens>(of_group(64, DIMS, 1, 2, 2, 1, false, 1, {1}, {0}), 2, 1);
+    one<KEYS, VALUES, DIMS, F::kWords>(of_group(DIMS, DIMS, 2, 4, 2, 2, false, 2, {131, 64}, {0, 3}), 2);
+  one<KEYS, VALUES, DIMS, F::kFine>(of_group(64, DIMS, 1, 2, 1, 2, false, 1, {3}, {0}), 3);
+  one<KEYS, VALUES, DIMS, F::kTokens>(of_group(32, DIMS, 1, 2, 1, 1, false, 2, {1}, {1}), 1);
+  one<KEYS, VALUES, DIMS, F::kTokens>(of_group(64, DIMS, 1, 2, 2, 1, false, 1, {1}, {0}), 2);
 }
 
 template <int DIMS>
@@ -202,19 +227,20 @@ int main() {
   sweep<4, 4, 128>();
   sweep<2, 2, 128>();
   sweep<8, 4, 64>();
-  one<2, 2, 64, KvForm::kWide>(of_group(128, 64, 2, 8, 2, 2, false, 1, {3, 1}, {5, 0}), 3,
-                               1);  // two codes of a word fill the rows of an mma
+  one<2, 2, 64, KvForm::kWide>(of_group(128, 64, 2, 8, 2, 2, false, 1, {3, 1}, {5, 0}),
+                               3);  // two codes of a word fill the rows of an mma
 #ifdef LPQ_ALL_FORMS
   sweep<2, 2, 64>(), sweep<4, 4, 64>(), sweep<8, 8, 64>(), sweep<8, 8, 128>(), sweep<8, 4, 128>(), sweep<2, 2, 256>(),
       sweep<4, 4, 256>(), sweep<8, 8, 256>(), sweep<8, 4, 256>();
 #endif
-  one<4, 4, 128, KvForm::kWide>(of_group(128, 128, 1, 2, 2, 3, false, 1, {9}, {1}), 4,
-                                2);  // MHA, more blocks than warps
-  one<2, 2, 128, KvForm::kFine>(of_group(32, 128, 1, 20, 1, 2, false, 1, {2}, {0}), 2,
-                                1);  // MQA: three tiles of queries
-  one<4, 4, 128, KvForm::kWide>(of_group(128, 128, 3, 2, 1, 2, false, 1, {0, 0, 1}, {0, 1, 127}), 2,
-                                1);  // empty, one token
-  one<8, 4, 64, KvForm::kWords>(of_group(64, 64, 3, 2, 1, 2, false, 1, {0, 1, 65}, {0, 0, 0}), 1, 2);
+  one<4, 4, 128, KvForm::kWide>(of_group(128, 128, 1, 2, 2, 3, false, 1, {9}, {1}), 4);  // MHA, more blocks than warps
+  one<2, 2, 128, KvForm::kFine>(of_group(32, 128, 1, 20, 1, 2, false, 1, {2}, {0}), 2);  // MQA: three tiles of queries
+  one<4, 4, 128, KvForm::kWide>(of_group(128, 128, 3, 2, 1, 2, false, 1, {0, 0, 1}, {0, 1, 127}),
+                                2);                                                     // empty, one token
+  one<4, 4, 64, KvForm::kWide>(of_group(128, 64, 1, 2, 2, 5, false, 1, {11}, {1}), 1);  // runs of splits
+  for (const int group : {1, 3, 12, 64})  // one, some, and several blocks of every size
+    one<4, 4, 64, KvForm::kWide>(of_group(128, 64, 1, group, 1, 2, false, 1, {2}, {3}), 2);
+  one<8, 4, 64, KvForm::kWords>(of_group(64, 64, 3, 2, 1, 2, false, 1, {0, 1, 65}, {0, 0, 0}), 1);
   using F = KvForm;
   // Packed and exact tokens, queries before the first token, splits of which some are empty.
   prefill<4, 4, 128, F::kFine>(of_group(128, 128, 2, 6, 2, 1, false, 1, {2, 0}, {70, 3}), 30);

@@ -6,8 +6,9 @@
 // errs by u sum |q| s code, what is below 2^-14 by 2^-25 a term; codes are exact. The tensor core aligns 17 terms to
 // the largest and may drop what is below 2^-23 of it: (D/16) 17 2^-23 of the sum of magnitudes for codes and for zeros.
 // Hence delta, times scale; weights err by exp(2 delta) - 1 and 2^-21 for 2^x and the exponents' own rounding (2^-23
-// |score|). A weight times its scale is rounded to f16: u, or 2^-25 where it is small; sums over tokens in the tensor
-// core and in fp32: (tokens/16) 17 2^-23 + tokens 2^-24, of numerator and denominator; y is rounded to its type.
+// |score|). A weight is rounded to f16, for numerator and denominator alike, and once more times its scale: 3 u, or
+// 2^-25 each where it is small; sums over tokens in the tensor core and in fp32: (tokens/16) 17 2^-23 + tokens 2^-24,
+// of numerator and denominator; y is rounded to its type.
 #pragma once
 #include <algorithm>
 #include <bit>
@@ -92,6 +93,7 @@ struct KvData {
   long long keys_page, key_numbers_page, values_page, value_numbers_page;
   std::vector<int> table, lengths, tails;
   std::vector<uint16_t> q, tail_keys, tail_values;
+  std::vector<float> sinks;  // of query heads, or none
   // Of each sequence [tokens][kv_heads * dims]: |scale * code| and number of keys, and numbers of values.
   std::vector<std::vector<double>> key_sizes, key_values, value_sizes, value_values;
   int block, page_tokens, table_pages, pages, room;
@@ -239,7 +241,7 @@ struct KvData {
     a.key_group = c.key_group, a.value_group = c.value_group;
     a.key_bits = c.bits, a.value_bits = c.of_values(), a.by_token = c.by_token() || c.words(), a.words = c.words();
     a.page_units = P / c.tile() * (c.words() ? 1 : 2),
-    a.page_shift = c.blocks_a_page == 1 ? -1 : std::countr_zero(static_cast<unsigned>(a.page_units)), a.stages = 1;
+    a.page_shift = c.blocks_a_page == 1 ? -1 : std::countr_zero(static_cast<unsigned>(a.page_units));
     a.scale = scale * 1.44269504f;
     a.q = q.data(), a.table = table.data(), a.lengths = lengths.data(), a.tail_keys = tail_keys.data(),
     a.tail_values = tail_values.data(), a.tails = tails.data();
@@ -272,20 +274,23 @@ inline void kv_expected(const KvCase& c, const KvData& data, int b, int head, do
     delta = std::max(delta, error * std::fabs(data.scale)), most = std::max(most, score[static_cast<size_t>(t)]),
     furthest = std::max(furthest, std::fabs(score[static_cast<size_t>(t)]));
   }
-  double total = 0;
+  if (!data.sinks.empty()) most = std::max<double>(most, data.sinks[static_cast<size_t>(head)]);
+  double total = data.sinks.empty() ? 0 : std::exp(data.sinks[static_cast<size_t>(head)] - most);
   for (double& x : score) total += x = std::exp(x - most);
   const double weights = std::expm1(2 * delta + 4 * furthest * 0x1p-22 + 0x1p-20),
                sums = 2 * (tokens / 16.0 * 17 * 0x1p-23 + tokens * 0x1p-24 + 64 * 0x1p-24);
   for (int d = 0; d < D; ++d) {
-    double value = 0, size = 0;
+    double value = 0, size = 0, largest = 0;
     for (int t = 0; t < tokens; ++t) {
       const size_t at = static_cast<size_t>((t * H + kv) * D + d);
       const double w = score[static_cast<size_t>(t)] / total;
-      value += w * data.value_values[s][at], size += w * data.value_sizes[s][at];
+      value += w * data.value_values[s][at], size += w * data.value_sizes[s][at],
+          largest = std::max(largest, data.value_sizes[s][at]);
     }
     y[static_cast<size_t>(d)] = value;
-    bound[static_cast<size_t>(d)] = 1.05 * (2 * weights + (rounded ? 0x1p-10 : 0x1p-11) + sums) * size +
-                                    tokens * value_top * 0x1p-25 / total + unit * std::fabs(value) + 1e-7;
+    bound[static_cast<size_t>(d)] = 1.05 * (2 * weights + (rounded ? 0x1p-10 : 3 * 0x1p-11) + sums) * size +
+                                    tokens * (value_top + (rounded ? 0 : 2 * largest)) * 0x1p-25 / total +
+                                    unit * std::fabs(value) + 1e-7;
   }
 }
 

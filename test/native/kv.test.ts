@@ -1,8 +1,9 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { allocate, createRuntime, fromTyped, typed } from '../../native/binding.js';
+import type { KvPages } from '../../native/kv-ops.js';
 import { ops } from '../../native/ops.js';
-import { decodeF16, poisoned, Random } from './support.js';
+import { decodeBf16, decodeF16, poisoned, Random } from './support.js';
 
 const random = new Random(12);
 
@@ -62,6 +63,63 @@ test('kv_quantize refuses what f16 does not hold', async () => {
     });
     await assert.rejects(rt.sync(), { code: 'LPQ_NATIVE_NUMERICS' });
   }
+});
+
+test('kv_decode: sinks take part in the softmax, queries of bf16 are read as f16', async () => {
+  const rt = createRuntime(2);
+  const [heads, kvHeads, dims, room] = [6, 2, 64, 9];
+  const tails = [9, 0, 4];
+  const halves = (count: number, decode: (bits: number) => number, any: () => number) => {
+    const bits = Uint16Array.from({ length: count }, any);
+    return { bits, values: Array.from(bits, decode) };
+  };
+  // Numbers between 0.5 and 2 of either sign, in both types.
+  const f16 = () => (random.integer(0, 1) << 15) | random.integer(0x3800, 0x3fff);
+  const bf16 = () => (random.integer(0, 1) << 15) | random.integer(0x3f00, 0x3fff);
+  const [k, v] = [0, 1].map(() => halves(3 * room * kvHeads * dims, decodeF16, f16)) as [
+    ReturnType<typeof halves>,
+    ReturnType<typeof halves>,
+  ];
+  const form = { bits: 4, headDim: dims, kvHeads, keyGroup: 128, valueGroup: 64, pageTokens: 128 };
+  const pages = [4096, 256, 4096, 512].map((bytes) => allocate('u8', [1, bytes * kvHeads])) as unknown as KvPages;
+  const cache = {
+    pages,
+    table: fromTyped('i32', [3, 1], Int32Array.of(0, 0, 0)),
+    lengths: fromTyped('i32', [3], Int32Array.of(0, 0, 0)),
+    tails: fromTyped('i32', [3], Int32Array.from(tails)),
+    tailKeys: fromTyped('f16', [3, room, kvHeads * dims], k.bits),
+    tailValues: fromTyped('f16', [3, room, kvHeads * dims], v.bits),
+  };
+  const scale = 0.125;
+  for (const dtype of ['f16', 'bf16'] as const)
+    for (const sinks of [undefined, Float32Array.from({ length: heads }, (_, h) => h - 3)]) {
+      const [decode, any] = dtype === 'f16' ? [decodeF16, f16] : [decodeBf16, bf16];
+      const q = halves(3 * heads * dims, decode, any);
+      const y = poisoned('f32', [3, heads * dims]);
+      const logits = sinks && fromTyped('f32', [heads], sinks);
+      ops.kvDecode(rt, fromTyped(dtype, [3, heads * dims], q.bits), cache, y, { ...form, heads, scale }, logits);
+      await rt.sync();
+      for (const [b, tail] of tails.entries())
+        for (let h = 0; h < heads; h++) {
+          const kv = Math.floor(h / (heads / kvHeads));
+          const row = (t: number) => ((b * room + t) * kvHeads + kv) * dims;
+          const own = (b * heads + h) * dims;
+          const weights = Array.from({ length: tail }, (_, t) => {
+            let sum = 0;
+            for (let d = 0; d < dims; d++) sum += (q.values[own + d] as number) * (k.values[row(t) + d] as number);
+            return Math.exp(sum * scale);
+          });
+          const total = weights.reduce((sum, w) => sum + w, sinks ? Math.exp(sinks[h] as number) : 0);
+          for (let d = 0; d < dims; d++) {
+            const want = weights.reduce((sum, w, t) => sum + w * (v.values[row(t) + d] as number), 0) / (total || 1);
+            // Summed in fp64 in another order, rounded once to f32.
+            assert.ok(Math.abs((typed(y)[own + d] as number) - want) <= 2 ** -24 * Math.abs(want) + 1e-12);
+          }
+        }
+    }
+  const [q, y] = [allocate('bf16', [6, heads * dims]), allocate('f32', [6, heads * dims])];
+  ops.kvDecode(rt, q, cache, y, { ...form, heads, scale, queries: 2 });
+  await assert.rejects(rt.sync(), { code: 'LPQ_NATIVE_ARGUMENT', message: /take one query a sequence/ });
 });
 
 test("the verifier's decoder refuses pages that are smaller than their form", async () => {

@@ -4,6 +4,7 @@
 
 #include "cpu/kv/attend.h"
 #include "cpu/kv/places.h"
+#include "cpu/nn/attention.h"
 #include "lpq/half.h"
 
 namespace lpq::kv {
@@ -28,7 +29,8 @@ struct Shape {
 // The output of the query heads that share one kv head of one sequence.
 template <class T>
 void attend(const Shape& s, const Side& keys, const Side& values, const float* q, const int32_t* table, int64_t packed,
-            const uint16_t* tail_keys, const uint16_t* tail_values, int64_t tail, int64_t head, T* y) {
+            const uint16_t* tail_keys, const uint16_t* tail_values, int64_t tail, int64_t head, const float* sinks,
+            T* y) {
   const int64_t group = s.heads / s.kv_heads, width = s.kv_heads * s.dim, first = head * s.dim;
   const auto rows = [&](const Side& side, const uint16_t* exact) {
     return [&, exact](int64_t t, T* row) {
@@ -39,7 +41,8 @@ void attend(const Shape& s, const Side& keys, const Side& values, const float* q
   attend_rows<T>(
       group, s.dim, s.scale, [&](int64_t) { return packed + tail; },
       [&](int64_t h, int64_t d) { return q[(head * group + h) * s.dim + d]; }, rows(keys, tail_keys),
-      rows(values, tail_values), y + head * group * s.dim);
+      rows(values, tail_values), y + head * group * s.dim,
+      [&](int64_t h) { return sinks ? sinks[head * group + h] : kNoSink(h); });
 }
 
 void attention(Call& call, Exec& exec) {
@@ -49,7 +52,9 @@ void attention(Call& call, Exec& exec) {
   const Tensor &table = a.input("table"), &lengths = a.input("lengths"), &tail_keys = a.input("tailKeys"),
                &tail_values = a.input("tailValues"), &tails = a.input("tails"), &y = a.output("y");
   Shape s{a.integer("heads"), a.integer("kvHeads"), a.integer("headDim"), 0, 0, a.number("scale")};
+  const Tensor* const given = a.last_input("sinks", ops::kFloats, {s.heads});
   a.done();
+  const std::vector<float> sinks = nn::attention_sinks(given, s.heads);
   require(s.kv_heads > 0 && s.dim > 0 && s.heads > 0 && s.heads % s.kv_heads == 0, "heads is no multiple of kvHeads");
   const int64_t width = s.kv_heads * s.dim;
   require(keys.columns == width && values.columns == width && keys.page_tokens == values.page_tokens,
@@ -80,7 +85,7 @@ void attention(Call& call, Exec& exec) {
     const auto run = [&]<class T>(T* out) {
       attend<T>(s, keys, values, q.data<float>() + at, table.data<int32_t>() + b * s.pages, lengths.data<int32_t>()[b],
                 tail_keys.data<uint16_t>() + b * s.tail * width, tail_values.data<uint16_t>() + b * s.tail * width,
-                tails.data<int32_t>()[b], head, out + at);
+                tails.data<int32_t>()[b], head, sinks.empty() ? nullptr : sinks.data(), out + at);
     };
     if (y.dtype == DType::f64) run(y.data<double>());
     else run(y.data<float>());

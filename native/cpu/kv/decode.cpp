@@ -1,6 +1,7 @@
 // kv_decode: attention over packed pages as CUDA's operation of that name, summed in fp64.
 #include "cpu/kv/attend.h"
 #include "cpu/kv/form.h"
+#include "cpu/nn/attention.h"
 
 namespace lpq::kv {
 namespace {
@@ -15,6 +16,10 @@ void decode(Call& call, Exec& exec) {
   const int64_t sequences = of.sequences, heads = of.heads, queries = of.queries, group = heads / form.heads,
                 room = tail_keys.dim(1), table_pages = table.dim(1), runs = (queries + kQueries - 1) / kQueries;
   const double scale = of.scale;
+  const std::vector<float> sinks = nn::attention_sinks(of.sinks, heads);
+  const auto query = [bf = q.dtype == DType::bf16](uint16_t x) {
+    return f16_to_f32(bf ? f32_to_f16(bf16_to_f32(x)) : x);
+  };
   for (int64_t b = 0; b < sequences; ++b) {
     const int32_t packed = lengths.data<int32_t>()[b], tail = tails.data<int32_t>()[b];
     require(packed >= 0 && packed <= table_pages * form.page_tokens,
@@ -46,8 +51,9 @@ void decode(Call& call, Exec& exec) {
       out.resize(static_cast<size_t>(count * group * form.dims));
       attend_rows<double>(
           count * group, form.dims, scale, seen,
-          [&](int64_t n, int64_t d) { return f16_to_f32(q.data<uint16_t>()[element(n) + d]); },
-          rows(form.keys, tail_keys), rows(form.values, tail_values), out.data());
+          [&](int64_t n, int64_t d) { return query(q.data<uint16_t>()[element(n) + d]); }, rows(form.keys, tail_keys),
+          rows(form.values, tail_values), out.data(),
+          [&](int64_t n) { return sinks.empty() ? kNoSink(n) : sinks[static_cast<size_t>(head * group + n % group)]; });
       for (int64_t n = 0; n < count * group; ++n)
         for (int64_t d = 0; d < form.dims; ++d) {
           const float v = static_cast<float>(out[static_cast<size_t>(n * form.dims + d)]);

@@ -12,7 +12,7 @@ namespace lpq::cuda {
 // are a register in the order 75316420.
 template <int BITS, int J>
 struct Field {
-  static constexpr bool kShift = BITS * J + BITS > 11;
+  static constexpr bool kShift = BITS * J >= 8;  // so that code J of the upper byte is as code J of the lower
   static constexpr int kAt = kShift ? BITS * J - 8 : BITS * J, kDown = 24 - kAt;
   static constexpr uint32_t kMask = ((1u << BITS) - 1) << kAt;
 #ifdef LPQ_KV_CONVERTED

@@ -1,83 +1,37 @@
 #include <cmath>
 
 #include "cuda/attention/kv_form.h"
+#include "cuda/attention/kv_plan.h"
 #include "cuda/attention/kv_prefill.h"
 
 namespace lpq::cuda {
 namespace {
 
-// Numbers of a kernel that depend on its shape alone.
-struct Facts {
-  int stage, most_warps, unit;
-};
 template <int KEYS, int VALUES, int DIMS, KvForm FORM>
-Facts facts_of() {
-  using Shape = KvShape<KEYS, VALUES, DIMS, FORM>;
-  static_assert(Shape::kStage <= 99 << 10, "a block of 8.6 and 8.9 has 99 KiB");
-  return {Shape::kStage, Shape::kMostWarps, Shape::kTokens};
+KvFacts facts_of(int queries) {
+  if constexpr (DIMS <= 128)
+    if (queries == 16) return kv_facts_of<KvShape<KEYS, VALUES, DIMS, FORM, 16>>();
+  return kv_facts_of<KvShape<KEYS, VALUES, DIMS, FORM, 8>>();
 }
 template <int KEYS, int VALUES, int DIMS>
-Facts facts_of(KvForm form) {
+KvFacts facts_of(KvForm form, int queries) {
   if constexpr (KEYS > 2)
-    if (form == KvForm::kWords) return facts_of<KEYS, VALUES, DIMS, KvForm::kWords>();
-  return form == KvForm::kWide   ? facts_of<KEYS, VALUES, DIMS, KvForm::kWide>()
-         : form == KvForm::kFine ? facts_of<KEYS, VALUES, DIMS, KvForm::kFine>()
-                                 : facts_of<KEYS, VALUES, DIMS, KvForm::kTokens>();
+    if (form == KvForm::kWords) return facts_of<KEYS, VALUES, DIMS, KvForm::kWords>(queries);
+  return form == KvForm::kWide   ? facts_of<KEYS, VALUES, DIMS, KvForm::kWide>(queries)
+         : form == KvForm::kFine ? facts_of<KEYS, VALUES, DIMS, KvForm::kFine>(queries)
+                                 : facts_of<KEYS, VALUES, DIMS, KvForm::kTokens>(queries);
 }
 template <int KEYS, int VALUES>
-Facts facts_of(int64_t dims, KvForm form) {
-  return dims == 64    ? facts_of<KEYS, VALUES, 64>(form)
-         : dims == 128 ? facts_of<KEYS, VALUES, 128>(form)
-                       : facts_of<KEYS, VALUES, 256>(form);
+KvFacts facts_of(const KvCache& c, int queries) {
+  return c.dims == 64    ? facts_of<KEYS, VALUES, 64>(c.form, queries)
+         : c.dims == 128 ? facts_of<KEYS, VALUES, 128>(c.form, queries)
+                         : facts_of<KEYS, VALUES, 256>(c.form, queries);
 }
-Facts facts_of(const KvCache& c) {
-  if (c.value_bits != c.bits) return facts_of<8, 4>(c.dims, c.form);
-  return c.bits == 2   ? facts_of<2, 2>(c.dims, c.form)
-         : c.bits == 4 ? facts_of<4, 4>(c.dims, c.form)
-                       : facts_of<8, 8>(c.dims, c.form);
-}
-
-// Warps of a block, units in its rings, splits of the tokens.
-struct Choice {
-  int64_t warps, stages, splits;
-};
-// Blocks that a multiprocessor holds at once: by shared memory, of which each takes 1 KiB besides, and by registers.
-int64_t resident(const Facts& facts, int64_t warps, int64_t stages, int64_t record, int64_t room) {
-  const int64_t shared = std::max(warps * stages * facts.stage, warps * record + 16);
-  return shared > room ? 0 : std::min((room + 1024) / (shared + 1024), facts.most_warps / warps);
-}
-// What ends soonest, in times of one unit: rounds of blocks, each of so many units a warp, which take as long as there
-// are warps on a multiprocessor, but at least nine (2 bits) or eight, three and half a unit a warp to begin and to
-// bring together, and a quarter a split; measured on an H200 (docs/kv-cache.md). Rings of one unit are the fastest, as
-// keys are copied while values are read. Fewer than six warps are for short sequences, where they have nothing to hide;
-// fewer than three for devices that hold no more, as the tail is 16 tokens a warp.
-Choice choose(const ops::KvDecode& of, const Facts& facts, int64_t bits, int64_t dims, int64_t tiles, int64_t units,
-              const DeviceFacts& device) {
-  const int64_t room = device.shared_per_block, record = (2 * kKvQueries + kKvQueries * dims) * 4, stages = of.stages,
-                wanted = of.warps, splits_wanted = of.splits;
-  require(stages <= 4, "stages is not 1 to 4");
-  require(wanted <= facts.most_warps, "warps is not 1 to " + std::to_string(facts.most_warps));
-  Choice best{0, stages, 1};
-  int64_t least = INT64_MAX;
-  for (const int64_t warps : {16, 12, 8, 6, 5, 4, 3, 2, 1}) {
-    if (wanted ? warps != 16 : best.warps && (warps < 3 || (warps < 6 && units > 64))) continue;
-    const int64_t of_block = wanted ? wanted : warps,
-                  blocks = of_block > facts.most_warps ? 0 : resident(facts, of_block, stages, record, room);
-    if (blocks == 0) continue;
-    for (int64_t splits = splits_wanted ? splits_wanted : 1;
-         splits <= (splits_wanted ? splits_wanted : 128) &&
-         (splits_wanted || splits * of_block <= std::max(units, of_block));
-         ++splits) {
-      const int64_t all = tiles * splits, at_once = std::min(blocks, div_up(all, device.multiprocessors));
-      const int64_t unit = std::max<int64_t>(at_once * of_block, bits == 2 ? 9 : 8),
-                    round = 8 * div_up(div_up(units, splits), of_block) * unit + 24 + 4 * at_once * of_block;
-      const int64_t cost = div_up(all, device.multiprocessors * at_once) * round + 2 * splits;
-      if (cost < least) least = cost, best.warps = of_block, best.splits = splits;
-    }
-  }
-  require(best.warps > 0,
-          "warps and stages need more than the device's " + std::to_string(room) + " bytes of shared memory a block");
-  return best;
+KvFacts facts_of(const KvCache& c, int queries) {
+  if (c.value_bits != c.bits) return facts_of<8, 4>(c, queries);
+  return c.bits == 2   ? facts_of<2, 2>(c, queries)
+         : c.bits == 4 ? facts_of<4, 4>(c, queries)
+                       : facts_of<8, 8>(c, queries);
 }
 
 void kv_decode(Call& call, CudaExec& exec) {
@@ -103,21 +57,30 @@ void kv_decode(Call& call, CudaExec& exec) {
                  "the table names a page that is none, or a length or tail is not of whole tiles or beyond its room");
   const int64_t group = heads / c.heads;
   if (queries > 1) return kv_prefill(of, c, a, exec);
-  a.query_tiles = static_cast<int>(div_up(group, kKvQueries));
-  const Facts facts = facts_of(c);
+  const KvFacts facts = facts_of(c, kv_queries(group, c.dims));
+  a.query_tiles = static_cast<int>(div_up(group, facts.queries));
   const int64_t tiles = sequences * c.heads * a.query_tiles, units = div_up(table.dim(1) * c.page_tokens, facts.unit);
-  const Choice choice = choose(of, facts, c.bits, c.dims, tiles, units, exec.device());
-  a.splits = static_cast<int>(choice.splits), a.stages = static_cast<int>(choice.stages);
-  const int64_t record = (2 * kKvQueries + kKvQueries * c.dims) * 4;
-  const int64_t shared = std::max(choice.warps * choice.stages * facts.stage, choice.warps * record + 16);
-  Scratch partial = exec.scratch(static_cast<size_t>(tiles * a.splits * record));
-  a.partial = partial.as<float>(), a.counters = exec.counters(static_cast<size_t>(tiles));
+  const int64_t room = exec.device().shared_per_block;
+  require(of.warps <= facts.most_warps, "warps is not 1 to " + std::to_string(facts.most_warps));
+  const KvPlan plan = kv_plan(facts, {of.warps, of.splits}, tiles, units, div_up(tail_keys.dim(1), 32),
+                              exec.device().multiprocessors, room);
+  require(plan.warps > 0,
+          "warps need more than the device's " + std::to_string(room) + " bytes of shared memory a block");
+  a.splits = static_cast<int>(plan.splits);
+  a.bf16_queries = q.dtype == DType::bf16;
+  if (of.sinks) a.sinks = of.sinks->raw(), a.sinks_type = type_index(of.sinks->dtype);
+  a.joined = kv_joined(plan.splits);
+  const int runs = kv_runs(a.splits, a.joined);
+  Scratch partial = exec.scratch(static_cast<size_t>(tiles * (a.splits + runs) * facts.record));
+  a.partial = partial.as<float>(), a.counters = exec.counters(static_cast<size_t>(tiles * (1 + runs)));
   a.early = true;
   for (const Tensor* each :
        {&table, &lengths, &tails, of.form.pages[0], of.form.pages[1], of.form.pages[2], of.form.pages[3]})
     a.early = a.early && exec.follows_untouched_cache(*each);
-  exec.launch_after("lpq_kv_decode_" + c.bits_name() + "_" + c.form_name() + "_" + std::to_string(c.dims),
-                    Dim3(tiles * choice.splits), Dim3(32 * choice.warps), static_cast<unsigned>(shared), a);
+  exec.launch_after("lpq_kv_decode_" + c.bits_name() + "_" + c.form_name() + "_" + std::to_string(c.dims) + "_" +
+                        std::to_string(facts.queries),
+                    Dim3(tiles * plan.splits), Dim3(32 * plan.warps), static_cast<unsigned>(facts.shared(plan.warps)),
+                    a);
   exec.wrote(y);
 }
 LPQ_CUDA_OP(kv_decode, "kv_decode");

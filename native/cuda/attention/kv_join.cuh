@@ -4,10 +4,16 @@
 #include "cuda/attention/kv_values.cuh"
 #include "cuda/numbers.cuh"
 #include "cuda/ptx/shared_memory.cuh"
+#include "cuda/types.cuh"
 
 namespace lpq::cuda {
 
-__device__ __forceinline__ void kv_write(const KvDecodeArgs& a, long long at, const Found& found) {
+// Four dims of query head `head`, to `at`.
+__device__ __forceinline__ void kv_write(const KvDecodeArgs& a, long long at, int head, Found found) {
+  if (a.sinks) {
+    const float sink = load_any(a.sinks, a.sinks_type, head) * 1.44269504f, peak = fmaxf(found.most, sink);
+    found.raise(peak), found.total += ex2_approx(sink - peak);
+  }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const float y = found.total > 0 ? __fdiv_rn(found.sum[i], found.total) : 0.0f;
@@ -22,65 +28,71 @@ __device__ __forceinline__ void kv_write(const KvDecodeArgs& a, long long at, co
 template <class T>
 __device__ __forceinline__ void kv_join(const KvDecodeArgs& a, KvState<T>& state, int sequence, int head, int tile,
                                         int split) {
-  constexpr int size = kKvRecord<T::kDims>;
+  constexpr int size = T::kRecord, Q = T::kQueries;
   const int lane = static_cast<int>(threadIdx.x & 31), warp = static_cast<int>(threadIdx.x >> 5), g = lane >> 2,
             t = lane & 3;
   const int threads = static_cast<int>(blockDim.x), warps = threads >> 5, group = a.heads / a.kv_heads;
-  const int columns = group - tile * kKvQueries < kKvQueries ? group - tile * kKvQueries : kKvQueries;
-  const int shared_group = T::kForm == KvForm::kFine || T::kForm == KvForm::kTokens ? a.value_group >> 6 : 0;
-#pragma unroll
-  for (int c = 0; c < 2; ++c) {
-#pragma unroll
-    for (int mask = 4; mask < 32; mask *= 2) {
-      state.total[c] += __shfl_xor_sync(0xffffffffu, state.total[c], mask);
-#pragma unroll
-      for (int v = 0; v < T::kValueGroups; ++v)
-        state.zeros[v][c] += __shfl_xor_sync(0xffffffffu, state.zeros[v][c], mask);
-    }
-#pragma unroll
-    for (int v = 1; v < T::kValueGroups; ++v)
-      if (v & ((1 << shared_group) - 1)) state.zeros[v][c] = state.zeros[v - 1][c];
-  }
+  const int columns = group - tile * Q < Q ? group - tile * Q : Q;
   __syncthreads();  // the rings are free
   float* const records = reinterpret_cast<float*>(dynamic_shared());
   float* const record = records + warp * size;
 #pragma unroll
-  for (int c = 0; c < 2; ++c) {
-    const int column = 2 * t + c;
-    if (column >= columns) continue;
-    if (g == 0) record[column] = state.most[c], record[kKvQueries + column] = state.total[c];
+  for (int n = 0; n < T::kColumns; ++n)
 #pragma unroll
-    for (int m = 0; m < T::kDims / 16; ++m)
+    for (int c = 0; c < 2; ++c) {
+      const int column = 8 * n + 2 * t + c;
+      float zeros[T::kValueGroups];
 #pragma unroll
-      for (int i = c; i < 4; i += 2)
-        record[2 * kKvQueries + column * T::kDims + kv_value_dim<T>(m, g + 8 * (i >> 1))] =
-            state.out[m][i] + state.zeros[T::kInWords ? 0 : 16 * m / T::kPart][c];
-  }
-  __syncthreads();
-  const int tile_index = (sequence * a.kv_heads + head) * a.query_tiles + tile;
-  float* const all = a.partial + static_cast<long long>(tile_index) * a.splits * size;
-  const long long y = (static_cast<long long>(sequence) * a.heads + head * group + tile * kKvQueries) * T::kDims;
-  // A thread takes four dims of a column.
-#pragma unroll 1
-  for (int i = 4 * static_cast<int>(threadIdx.x); i < columns * T::kDims; i += 4 * threads) {
-    const int column = i / T::kDims;
-    const Found found = join_warps<4, kKvQueries>(records, warps, size, column, i);
-    if (a.splits == 1) {
-      kv_write(a, y + i, found);
-      continue;
+      for (int v = 0; v < T::kValueGroups; ++v) zeros[v] = __shfl_sync(0xffffffffu, state.rest[n][c], 4 * v + t);
+      if (column >= columns) continue;
+      if (g == 0) record[column] = state.most[n][c], record[Q + column] = state.rest[n][2 + c];
+#pragma unroll
+      for (int m = 0; m < T::kDims / 16; ++m)
+#pragma unroll
+        for (int i = c; i < 4; i += 2)
+          record[2 * Q + column * T::kDims + kv_value_dim<T>(m, g + 8 * (i >> 1))] =
+              state.out[n][m][i] + zeros[T::kInWords ? 0 : 16 * m / T::kPart];
     }
-    float* const to = all + static_cast<long long>(split) * size;
-    *reinterpret_cast<float4*>(to + 2 * kKvQueries + i) =
-        make_float4(found.sum[0], found.sum[1], found.sum[2], found.sum[3]);
-    if (i % T::kDims == 0) to[column] = found.most, to[kKvQueries + column] = found.total;
-  }
-  if (a.splits == 1) return;
-  // Whoever delivers last brings the splits together, in their order.
-  unsigned* const last = reinterpret_cast<unsigned*>(records + warps * size);
-  if (!is_last_split(a.counters + tile_index, last, a.splits)) return;
+  __syncthreads();
+  // Of a tile: records of its splits, then those of runs of `joined` splits; counters of the tile, then of its runs.
+  const int tile_index = (sequence * a.kv_heads + head) * a.query_tiles + tile, runs = kv_runs(a.splits, a.joined);
+  float* const all = a.partial + static_cast<long long>(tile_index) * (a.splits + runs) * size;
+  unsigned* const counters = a.counters + tile_index * (1 + runs);
+  const int first_head = head * group + tile * Q;
+  const long long y = (static_cast<long long>(sequence) * a.heads + first_head) * T::kDims;
+  // A thread takes four dims of a column.
+  const auto each_four = [&](const auto& what) {
 #pragma unroll 1
-  for (int i = 4 * static_cast<int>(threadIdx.x); i < columns * T::kDims; i += 4 * threads)
-    kv_write(a, y + i, join_splits<size, kKvQueries>(all, a.splits, i / T::kDims, i));
+    for (int i = 4 * static_cast<int>(threadIdx.x); i < columns * T::kDims; i += 4 * threads) what(i, i / T::kDims);
+  };
+  const auto leave = [&](float* to, int i, int column, const Found& found) {
+    *reinterpret_cast<float4*>(to + 2 * Q + i) = make_float4(found.sum[0], found.sum[1], found.sum[2], found.sum[3]);
+    if (i % T::kDims == 0) to[column] = found.most, to[Q + column] = found.total;
+  };
+  each_four([&](int i, int column) {
+    const Found found = join_warps<4, Q>(records, warps, size, column, i);
+    if (a.splits == 1) kv_write(a, y + i, first_head + column, found);
+    else leave(all + static_cast<long long>(split) * size, i, column, found);
+  });
+  if (a.splits == 1) return;
+  // Whoever delivers last brings a run of splits together, in their order, and whoever does that last the runs.
+  unsigned* const last = reinterpret_cast<unsigned*>(records + warps * size);
+  const float* from = all;
+  int count = a.splits;
+  if (runs > 1) {
+    const int run = split / a.joined, first = run * a.joined;
+    count = a.splits - first < a.joined ? a.splits - first : a.joined;
+    if (!is_last_split(counters + 1 + run, last, count)) return;
+    each_four([&](int i, int column) {
+      leave(all + static_cast<long long>(a.splits + run) * size, i, column,
+            join_splits<size, Q>(all + static_cast<long long>(first) * size, count, column, i));
+    });
+    from = all + static_cast<long long>(a.splits) * size, count = runs;
+  }
+  if (!is_last_split(counters, last, count)) return;
+  each_four([&](int i, int column) {
+    kv_write(a, y + i, first_head + column, join_splits<size, Q>(from, count, column, i));
+  });
 }
 
 }  // namespace lpq::cuda

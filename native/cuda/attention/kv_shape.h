@@ -1,6 +1,7 @@
 // What a decode kernel over packed keys and values does at once, in numbers: for the host that launches it, and the
 // kernel.
 #pragma once
+#include "cuda/host_device.h"
 
 namespace lpq::cuda {
 
@@ -16,14 +17,14 @@ constexpr int kKvStoreF16 = 0, kKvStoreBf16 = 1, kKvStoreF32 = 2;  // types of y
 
 // All a launch is told. Distances are in bytes; pages hold whole tiles of N_r tokens, of turbomind whole 64 tokens.
 struct KvDecodeArgs {
-  const unsigned short* q;  // f16 [B, queries, heads, D]
+  const unsigned short* q;  // f16, or bf16, [B, queries, heads, D]
   const unsigned char *keys, *key_numbers, *values, *value_numbers;
   const int* table;                               // [B, table_pages]
   const int* lengths;                             // [B], packed tokens
   const unsigned short *tail_keys, *tail_values;  // f16 [B, room, kv_heads, D], of which tails [B] tokens are there
   const int* tails;
-  float* partial;      // [B, kv_heads, query_tiles, splits]: a record is most[8], total[8], sums[8][D]
-  unsigned* counters;  // [B, kv_heads, query_tiles], 0 before and after
+  float* partial;      // [B, kv_heads, query_tiles, splits and runs]: a record is most[Q], total[Q], sums[Q][D]
+  unsigned* counters;  // [B, kv_heads, query_tiles, 1 and runs], 0 before and after
   unsigned* fault;     // set where the table, a length or a tail is none
   void* y;             // [B, queries, heads, D]
   long long keys_page, key_numbers_page, values_page, value_numbers_page;
@@ -33,10 +34,15 @@ struct KvDecodeArgs {
   // Of kv_prefill.cuh: how many newest tokens of a sequence ask (elsewhere one), and what its loader is told at run
   // time.
   int queries, key_bits, value_bits, by_token, words;
-  int key_group, value_group, run;     // tokens or dims of a group; tokens of a run of scales
-  int stages, page_units, page_shift;  // of a warp's ring; units of a page, and their log2, or -1
-  float scale;                         // of scores, times log2 e
-  int early;  // pages, table, lengths and tails may be read while the operation before still runs
+  int key_group, value_group, run;  // tokens or dims of a group; tokens of a run of scales
+  int page_units, page_shift;       // units of a page, and their log2, or -1
+  float scale;                      // of scores, times log2 e
+  int early;                        // pages, table, lengths and tails may be read while the operation before still runs
+  // Of one query a sequence alone: q is bf16; null, or a logit a head that takes part in the softmax and has no value,
+  // of a type as load_any() reads it.
+  int bf16_queries, sinks_type;
+  const void* sinks;
+  int joined;  // splits that are brought together at once
 };
 
 // Quantizes and packs tokens (kv_pack.cuh): of a prompt, or of tails that are full, before a token is appended to each.
@@ -68,14 +74,21 @@ constexpr int kv_pack_shared(int chunk, int block, int key_group, bool by_token)
   return keys > values ? keys : values;
 }
 
-constexpr int kKvQueries = 8;  // the columns of one mma
-template <int DIMS>
-constexpr int kKvRecord = 2 * kKvQueries + kKvQueries * DIMS;  // floats
+// Runs of splits that are brought together first; 0: all are at once.
+LPQ_HOST_DEVICE constexpr int kv_runs(int splits, int joined) {
+  return splits > joined ? (splits + joined - 1) / joined : 0;
+}
+
+// Floats of what is found of QUERIES queries of a kv head, as many as a block takes.
+constexpr int kv_record(int queries, int dims) { return 2 * queries + queries * dims; }
 
 // A unit is what a warp takes at once, steps of 16 tokens. bitdecoding: half a tile, 16 rows of words of keys, hence of
 // each 32 tokens 16; turbomind: 64 tokens.
-template <int KEY_BITS, int VALUE_BITS, int DIMS, KvForm FORM>
+// The 8 columns of an mma are queries of a kv head. 16 queries are two tiles of columns, which share the operands that
+// codes become.
+template <int KEY_BITS, int VALUE_BITS, int DIMS, KvForm FORM, int QUERIES>
 struct KvShape {
+  static constexpr int kQueries = QUERIES, kColumns = QUERIES / 8;
   static constexpr KvForm kForm = FORM;
   static constexpr bool kInWords = FORM == KvForm::kWords, kByToken = FORM == KvForm::kTokens || kInWords;
   static constexpr int kKeyBits = KEY_BITS, kBits = VALUE_BITS, kDims = DIMS;
@@ -95,15 +108,19 @@ struct KvShape {
   static constexpr int kChunk = kDims < 128 ? kDims : 128, kChunkWords = kChunk / kCodes, kWords = kDims / kCodes;
   static constexpr bool kNarrow = kWords < 16;  // a token has 8 words: two codes of a word fill the rows of an mma
   static constexpr int kKeyBytes = kKeyRows * kKeyRow, kValueBytes = kTokens * kValueRow;
-  static constexpr int kTokenNumbers = kInWords ? 4 * kTokens : kDims / 32 * kTokens * 4;
-  static constexpr int kKeyNumbers = kByToken ? kTokenNumbers : kGroups * kDims * 4;
-  static constexpr int kValueNumbers = kInWords ? kTokenNumbers : kValueGroups * kTokens * 4;
+  // Bytes from one line of numbers to the next, a little more than they take, so that lines meet no bank twice.
+  static constexpr int kChannelLine = kDims * 4 + (kGroups > 1 ? 32 : 0), kTokenLine = 2 * kTokens + 16;
+  static constexpr int kKeyNumbers = kInWords   ? 4 * kTokens
+                                     : kByToken ? kDims / 32 * 2 * kTokenLine
+                                                : kGroups * kChannelLine;
+  static constexpr int kValueNumbers =
+      kInWords ? 4 * kTokens : (FORM == KvForm::kWide ? kValueGroups : kDims / 32) * 2 * kTokenLine;
   static constexpr int kStage = kKeyBytes + kValueBytes + kKeyNumbers + kValueNumbers;
-  // Warps of a block, as far as registers go: sums, scores and queries.
-  static constexpr int kMostWarps = kDims == 256 || (kKeyBits == 2 && FORM != KvForm::kWide) ? 8
-                                    : kDims == 128                                           ? 12
-                                                                                             : 16;
-  static_assert(kStage % 16 == 0 && kDims % 64 == 0 && !(kInWords && kNarrow));
+  // Warps of a block, as far as registers go: sums, scores and queries, and some 60 besides.
+  static constexpr int kHeld = kColumns * (kDims / 4 + kDims / 8 + (kByToken ? 8 : 4) * kSteps) + (kByToken ? 8 : 0);
+  static constexpr int kMostWarps = kHeld > 100 ? 8 : kHeld > 48 ? 12 : 16;
+  static constexpr int kRecord = kv_record(QUERIES, DIMS);
+  static_assert(kStage % 16 == 0 && kDims % 64 == 0 && !(kInWords && kNarrow) && kColumns * kDims <= 256);
 };
 
 }  // namespace lpq::cuda

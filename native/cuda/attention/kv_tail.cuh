@@ -40,27 +40,40 @@ __device__ __forceinline__ void kv_tail(const KvDecodeArgs& a, int sequence, int
       }
   };
   if constexpr (T::kDims < 256) fetch_values();  // with the keys, as far as there are registers
-  float score[4] = {};
+  float score[T::kColumns][4] = {}, peak[T::kColumns][2];
 #pragma unroll
-  for (int kc = 0; kc < T::kDims / 16; ++kc) mma_m16n8k16<false>(score, k[kc], q[kc][0], q[kc][1]);
-  float peak[2] = {state.most[0], state.most[1]};
+  for (int n = 0; n < T::kColumns; ++n) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    score[i] = g + 8 * (i >> 1) < tokens ? score[i] * a.scale : -INFINITY;
-    peak[i & 1] = fmaxf(peak[i & 1], score[i]);
+    for (int kc = 0; kc < T::kDims / 16; ++kc) {
+      const uint2 query = q(n, kc);
+      mma_m16n8k16<false>(score[n], k[kc], query.x, query.y);
+    }
+    peak[n][0] = state.most[n][0], peak[n][1] = state.most[n][1];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      score[n][i] = g + 8 * (i >> 1) < tokens ? score[n][i] * a.scale : -INFINITY;
+      peak[n][i & 1] = fmaxf(peak[n][i & 1], score[n][i]);
+    }
   }
   if constexpr (T::kDims == 256) fetch_values();
   kv_raise<T>(peak, state);
+  uint32_t weights[T::kColumns][2];
+  constexpr uint32_t one = 0x3c003c00u, ones[4] = {0, one, 0, one};
 #pragma unroll
-  for (int i = 0; i < 4; ++i) score[i] = ex2_approx(score[i] - state.most[i & 1]), state.total[i & 1] += score[i];
-  const uint32_t weights[2] = {movmatrix_trans(cvt_x2<false>(score[0], score[1])),
-                               movmatrix_trans(cvt_x2<false>(score[2], score[3]))};
+  for (int n = 0; n < T::kColumns; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) score[n][i] = ex2_approx(score[n][i] - state.most[n][i & 1]);
+    weights[n][0] = movmatrix_trans(cvt_x2<false>(score[n][0], score[n][1])),
+    weights[n][1] = movmatrix_trans(cvt_x2<false>(score[n][2], score[n][3]));
+    mma_m16n8k16<false>(state.rest[n], ones, weights[n][0], weights[n][1]);
+  }
 #pragma unroll
   for (int m = 0; m < T::kDims / 16; ++m) {
     if constexpr (!T::kInWords)
 #pragma unroll
       for (int i = 0; i < 4; ++i) v[m][i] = movmatrix_trans(v[m][i]);
-    mma_m16n8k16<false>(state.out[m], v[m], weights[0], weights[1]);
+#pragma unroll
+    for (int n = 0; n < T::kColumns; ++n) mma_m16n8k16<false>(state.out[n][m], v[m], weights[n][0], weights[n][1]);
   }
 }
 

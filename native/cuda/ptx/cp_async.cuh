@@ -11,6 +11,10 @@ __device__ __forceinline__ void cp_async_16(uint32_t to, const void* from, int b
 __device__ __forceinline__ void cp_async_16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
+// All sixteen; L2 takes up the 128 bytes that they lie in.
+__device__ __forceinline__ void cp_async_16_line(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
 // All sixteen, with a policy for L2.
 __device__ __forceinline__ void cp_async_16_hint(uint32_t to, const void* from, unsigned long long policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy)

@@ -126,6 +126,9 @@ class KvBatch(ctypes.Structure):
         ("tails", c_void_p),
         ("tail_keys", c_void_p),
         ("tail_values", c_void_p),
+        ("sinks", c_void_p),
+        ("sinks_type", c_int),
+        ("query_type", c_int),
     ]
 
 

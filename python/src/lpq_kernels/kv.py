@@ -113,11 +113,12 @@ class KvCache:
         pages, batch = self._pages(), self._batch()
         check(library.lpq_cpu_kv_append(byref(self._desc), k.data_ptr(), v.data_ptr(), self.residual, byref(pages), byref(batch), _threads()))
 
-    def attend(self, queries: torch.Tensor, scale: float | None = None) -> torch.Tensor:
+    def attend(self, queries: torch.Tensor, scale: float | None = None, sinks: torch.Tensor | None = None) -> torch.Tensor:
         """softmax(q k^T scale) v for the newest Q tokens of every sequence, which the cache holds already: each sees tokens up to its own.
 
         `queries` [sequences, Q, heads, head_dim] are rounded to f16; `scale` defaults to head_dim^-1/2. Returns the same shape, f16 for f16
-        queries and f32 for others, summed in f64; 0 if a query sees no token.
+        queries and f32 for others, summed in f64; 0 if a query sees no token. `sinks` [heads], for Q = 1, is a logit a head that takes part in
+        the softmax and has no value.
         """
         wanted = [len(self), queries.shape[1] if queries.dim() == 4 else 1, self.heads, self.head_dim]
         if list(queries.shape) != wanted or wanted[1] == 0:
@@ -125,6 +126,11 @@ class KvCache:
         q = _half(queries, "queries")
         y = torch.empty(wanted, dtype=torch.float16 if queries.dtype == torch.float16 else torch.float32)
         pages, batch = self._pages(), self._batch()
+        if sinks is not None:
+            if list(sinks.shape) != [self.heads] or not sinks.is_floating_point() or wanted[1] != 1:
+                raise _argument(f"sinks have the shape {list(sinks.shape)}, with {wanted[1]} queries: [{self.heads}] floats and one query are needed")
+            logits = sinks.detach().to(torch.float32).contiguous()
+            batch.sinks, batch.sinks_type = logits.data_ptr(), _TYPES[torch.float32]
         factor = self.head_dim**-0.5 if scale is None else scale
         arguments = wanted[1], q.data_ptr(), y.data_ptr(), _TYPES[y.dtype], factor, byref(pages), byref(batch), _threads()
         check(library.lpq_cpu_kv_decode(byref(self._desc), *arguments))

@@ -93,18 +93,29 @@ double compare(const KvCase& c, const KvData& d, const Tensor& y) {
 }
 
 void check(Device& device, Report& report, const KvCase& c, DType out,
-           std::initializer_list<std::pair<const char*, Params::Value>> more = {}) {
+           std::initializer_list<std::pair<const char*, Params::Value>> more = {}, bool sinks = false) {
   KvCase with = c;
   if (with.splits == 0) with.splits = 1;
-  const KvData d(with, lpq::test::random()());
+  KvData d(with, lpq::test::random()());
   const int64_t width = c.kv_heads * c.dims;
-  std::vector<Tensor> in = {of(DType::f16, {c.sequences * c.queries, c.heads * c.dims}, d.q)};
+  // With sinks queries are of bf16, too.
+  std::vector<uint16_t> narrow;
+  if (sinks) {
+    for (uint16_t& x : d.q) {
+      narrow.push_back(lpq::f32_to_bf16(lpq::f16_to_f32(x)));
+      x = lpq::f32_to_f16(lpq::bf16_to_f32(narrow.back()));
+    }
+    for (int h = 0; h < c.heads; ++h) d.sinks.push_back(static_cast<float>(h % 5));
+  }
+  std::vector<Tensor> in = {
+      of(sinks ? DType::bf16 : DType::f16, {c.sequences * c.queries, c.heads * c.dims}, sinks ? narrow : d.q)};
   for (const Tensor& t : pages_of(c, d)) in.push_back(t);
   for (const Tensor& t :
        {of(DType::i32, {c.sequences, d.table_pages}, d.table), of(DType::i32, {c.sequences}, d.lengths),
         of(DType::f16, {c.sequences, d.room, width}, d.tail_keys),
         of(DType::f16, {c.sequences, d.room, width}, d.tail_values), of(DType::i32, {c.sequences}, d.tails)})
     in.push_back(t);
+  if (sinks) in.push_back(of(DType::f32, {c.heads}, d.sinks));
   Params p = form(c, d.page_tokens);
   p.set("heads", double(c.heads)), p.set("scale", 1.0 / std::sqrt(c.dims));
   if (c.splits) p.set("splits", double(c.splits));
@@ -418,13 +429,16 @@ int main(int argc, char** argv) {
   check(device, report, {4, 128, 64, 64, 1, 2, 1, 0, true, 1, {3}, {127}, 0, F::kFine, 500}, DType::bf16);
   check(device, report, {4, 64, 128, 64, 3, 2, 1, 2, false, 1, {0, 0, 1}, {0, 1, 127}}, DType::f16);
   for (const double warps : {1.0, 3.0, 8.0})
-    check(device, report, {4, 128, 128, 128, 1, 4, 1, 2, true, 1, {13}, {20}}, DType::f32,
-          {{"warps", warps}, {"stages", 2.0}});
-  // Pages of three blocks; the longest rings.
-  check(device, report, {4, 128, 128, 128, 2, 4, 2, 3, false, 3, {11, 7}, {20, 0}}, DType::f32,
-        {{"warps", 2.0}, {"stages", 4.0}});
+    check(device, report, {4, 128, 128, 128, 1, 4, 1, 2, true, 1, {13}, {20}}, DType::f32, {{"warps", warps}});
+  // Pages of three blocks.
+  check(device, report, {4, 128, 128, 128, 2, 4, 2, 3, false, 3, {11, 7}, {20, 0}}, DType::f32, {{"warps", 2.0}});
   check(device, report, {8, 64, 64, 64, 2, 4, 2, 2, false, 3, {700, 65}, {0, 0}, 4, F::kWords}, DType::f32,
-        {{"warps", 2.0}, {"stages", 3.0}});
+        {{"warps", 2.0}});
+  // Query heads of a kv head: blocks of 4, of 8 and of 16, the last one full or not.
+  for (const int heads : {1, 3, 8, 12, 16, 32, 64}) {
+    check(device, report, {4, 128, 128, 128, 2, heads, 1, 0, false, 1, {11, 2}, {20, 0}}, DType::f32);
+    check(device, report, {2, 64, 32, 32, 1, 2 * heads, 2, 2, true, 1, {5}, {7}, 2, F::kFine}, DType::f32, {}, true);
+  }
   check_faults(device, report);
   const int steps = small ? 140 : 1000;
   check_steps(device, report, {4, 128, 128, 128, 2, 8, 2, 0, false, 1, {}, {}}, steps);

@@ -14,6 +14,7 @@ inline void cp_async_16(uint32_t to, const void* from, int bytes) {
   simt::asynchronous.copies[simt::own_thread()].open.push_back(copy);
 }
 inline void cp_async_16(uint32_t to, const void* from) { cp_async_16(to, from, 16); }
+inline void cp_async_16_line(uint32_t to, const void* from) { cp_async_16(to, from, 16); }
 inline void cp_async_16_hint(uint32_t to, const void* from, unsigned long long) { cp_async_16(to, from, 16); }
 inline void cp_async_commit() {
   simt::Copies& own = simt::asynchronous.copies[simt::own_thread()];
