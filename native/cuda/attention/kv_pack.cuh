@@ -131,12 +131,11 @@ __device__ __forceinline__ void kv_pack(const KvPackArgs& a) {
 #define LPQ_KV_PACK(keys, values, chunk, form, name)                              \
   LPQ_KV_PACK_ONE(keys, values, chunk, form, lpq_kv_pack_##name##_##chunk, false) \
   LPQ_KV_PACK_ONE(keys, values, chunk, form, lpq_kv_append_##name##_##chunk, true)
-#define LPQ_KV_PACK_ONE(keys, values, chunk, form, name, append)                  \
-  extern "C" __global__ void __launch_bounds__(                                   \
-      lpq::cuda::pack_threads(chunk, lpq::cuda::KvForm::form),                    \
-      1024 / lpq::cuda::pack_threads(chunk, lpq::cuda::KvForm::form)) \
-      name(const __grid_constant__ lpq::cuda::KvPackArgs a) {                     \
-    lpq::cuda::kv_pack<keys, values, chunk, lpq::cuda::KvForm::form, append>(a);  \
+#define LPQ_KV_PACK_ONE(keys, values, chunk, form, name, append)                                               \
+  extern "C" __global__ void __launch_bounds__(lpq::cuda::pack_threads(chunk, lpq::cuda::KvForm::form),        \
+                                               1024 / lpq::cuda::pack_threads(chunk, lpq::cuda::KvForm::form)) \
+      name(const __grid_constant__ lpq::cuda::KvPackArgs a) {                                                  \
+    lpq::cuda::kv_pack<keys, values, chunk, lpq::cuda::KvForm::form, append>(a);                               \
   }
 
 }  // namespace lpq::cuda
