@@ -2,7 +2,6 @@ import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { createRuntime, type NativeRuntime, type Tensor } from '../../native/binding.js';
 import { LpqError } from '../../src/core/error.js';
-import type { ActivationForm } from '../../src/model/source.js';
 import { readRegularText } from '../directory/read-file.js';
 import { allowsRequantizing, DecodedTensors } from '../foreign/decoded.js';
 import { FloatView } from '../foreign/floats.js';
@@ -24,7 +23,7 @@ import { dequantizeModule } from './dequantize.js';
 import { floatTensor } from './float-tensor.js';
 import { mixedModule } from './mixed.js';
 import { CanonicalCheckpoint } from './read.js';
-import type { CanonicalManifest } from './schema.js';
+import type { CanonicalManifest, CanonicalModule } from './schema.js';
 
 /** The tensors of a source: its shards, or a view that presents low bits as floats. */
 export type SourceTensors = TensorReader & { fingerprint(): string; close(): void };
@@ -113,6 +112,12 @@ function withMerge(dir: string, weights: SourceTensors): SourceTensors {
   }
 }
 
+/** The type that an input is rounded to, and its largest magnitude, for types with calibrated scales. */
+interface RoundedInput {
+  readonly type: NonNullable<CanonicalModule['inputType']>;
+  readonly most?: number;
+}
+
 /** A canonical checkpoint as a weight source: module M appears as M.weight, dequantized to f32 on demand. */
 export class CanonicalSource {
   private constructor(
@@ -163,7 +168,7 @@ export class CanonicalSource {
   }
 
   /** What a module reads whose input is rounded; src/model/source.ts says what it is. */
-  reads(name: string): ActivationForm | undefined {
+  reads(name: string): { readonly rounded: RoundedInput } | undefined {
     const module = this.moduleOf(name);
     if (module === undefined) return undefined;
     const { inputType, inputMost } = this.checkpoint.module(module);
