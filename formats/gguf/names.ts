@@ -103,6 +103,19 @@ export function rowOrder(rows: number, heads: number | undefined): Int32Array {
   });
 }
 
+/**
+ * Row r of GGUF's q or k where it turns halves and the checkpoint neighbours: of the first `rotary` rows of each head, row h rotary / 2 + i
+ * is row 2i + h of the checkpoint's.
+ */
+export function halvesOrder(rows: number, heads: number, rotary: number): Int32Array {
+  const size = rows / heads;
+  return Int32Array.from({ length: rows }, (_, row) => {
+    const within = row % size;
+    if (within >= rotary) return row;
+    return row - within + 2 * (within % (rotary / 2)) + Math.floor(within / (rotary / 2));
+  });
+}
+
 /** The same of q, k and v one behind the other, which the checkpoint has head by head: [heads, 3, headDim] of rows. */
 export function partOrder(rows: number, heads: number): Int32Array {
   const size = rows / heads / 3;

@@ -86,6 +86,8 @@ export function inColumns(bytes: Uint8Array, rows: number, heads: readonly numbe
   return out;
 }
 
+const SWAPPED: readonly Fix[] = ['interleaved-q', 'interleaved-k', 'halved-q', 'halved-k'];
+
 /** For every row of a tensor of the file, the row of the checkpoint's that it is. */
 export function storedOrder(tensor: string, rows: number, model: GgufModel): Int32Array {
   const order = Int32Array.from({ length: rows }, (_, row) => row);
@@ -101,7 +103,8 @@ export function storedOrder(tensor: string, rows: number, model: GgufModel): Int
     return order;
   }
   const [attention] = model.plan.blocks.flatMap(({ attention: own }) => (own.kind === 'attention' ? [own] : []));
-  if (!attention || (fix !== 'heads' && fix !== 'interleaved-q' && fix !== 'interleaved-k')) return order;
+  const swapped = fix && SWAPPED.includes(fix);
+  if (!attention || (fix !== 'heads' && !swapped)) return order;
   const { heads: all, kvHeads } = attention;
   if (fix === 'heads') {
     const size = rows / (3 * all);
@@ -111,8 +114,17 @@ export function storedOrder(tensor: string, rows: number, model: GgufModel): Int
         for (let i = 0; i < size; i++) order[part * all * size + head * size + i] = (3 * head + part) * size + i;
     return order;
   }
-  const heads = fix === 'interleaved-q' ? all : kvHeads;
+  const heads = fix === 'interleaved-q' || fix === 'halved-q' ? all : kvHeads;
   const half = rows / heads / 2;
+  if (fix === 'halved-q' || fix === 'halved-k') {
+    // llama.cpp turns i and i + turned / 2 where the checkpoint turns neighbours (2i, 2i + 1).
+    const turned = (attention.rope?.rotary ?? 0) / 2;
+    for (let head = 0; head < heads; head++)
+      for (let i = 0; i < turned; i++)
+        for (let side = 0; side < 2; side++)
+          order[head * 2 * half + side * turned + i] = head * 2 * half + 2 * i + side;
+    return order;
+  }
   // llama.cpp turns neighbours (2i, 2i + 1) where the checkpoint turns i and i + half.
   for (let head = 0; head < heads; head++)
     for (let i = 0; i < half; i++)

@@ -49,6 +49,7 @@ export const GGUF_MODELS: Readonly<Record<string, readonly [kind: string, config
     kimi_k25: ['kimi_k25', {}],
     qwen2_5_vl: ['qwen2_5_vl', { rope_scaling: { mrope_section: [16, 8, 8], type: 'mrope' } }],
     qwen3_vl: ['qwen3_vl', { rope_parameters: AXES }],
+    glm4v: ['glm4v', { rope_parameters: { ...AXES, mrope_section: [4, 4, 8], partial_rotary_factor: 0.5 } }],
     qwen3_vl_moe: ['qwen3_vl_moe', { rope_parameters: AXES, mlp_only_layers: [] }],
     deepseek_v2: [
       'deepseek_v3',

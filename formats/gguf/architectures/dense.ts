@@ -86,7 +86,16 @@ export const DENSE: GgufArchitectures = {
     }),
   },
   glm4: GLM4,
-  glm4v_text: { ...GLM4, readAs: 'glm4', is: (facts) => facts.isList('rope.dimension_sections') },
+  glm4v_text: {
+    ...GLM4,
+    readAs: 'glm4',
+    block: {
+      ...parts.GLM4_BLOCK,
+      attn_q: { to: 'self_attn.q_proj', fix: 'halved-q' },
+      attn_k: { to: 'self_attn.k_proj', fix: 'halved-k' },
+    },
+    is: (facts) => facts.isList('rope.dimension_sections'),
+  },
   smollm3: {
     ...shared,
     name: 'smollm3',

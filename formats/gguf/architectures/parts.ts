@@ -3,6 +3,9 @@ export type Fix =
   /** Rows of a head lie interleaved, for the rotation of neighbours: names.ts's rowOrder, undone. */
   | 'interleaved-q'
   | 'interleaved-k'
+  /** Rows of what turns of a head lie in halves, which the checkpoint has as neighbours: names.ts's halvesOrder, undone. */
+  | 'halved-q'
+  | 'halved-k'
   /** q, k and v one behind the other; the checkpoint has them head by head. */
   | 'heads'
   /** The checkpoint has [K, N]. */

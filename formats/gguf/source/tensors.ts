@@ -158,9 +158,10 @@ export class GgufTensors implements TensorReader {
 
   /** Row r of the checkpoint is row order[r] of the file; undefined where they are the same. */
   private orderOf(fix: Place['fix'], { name, shape }: TensorEntry): Int32Array | undefined {
-    if (fix !== 'heads' && fix !== 'interleaved-q' && fix !== 'interleaved-k') return undefined;
+    const halved = fix === 'halved-q' || fix === 'halved-k';
+    if (fix !== 'heads' && fix !== 'interleaved-q' && fix !== 'interleaved-k' && !halved) return undefined;
     const { heads, headDim } = this.model.shared;
-    const own = fix === 'interleaved-k' ? this.model.kvHeads : heads;
+    const own = fix === 'interleaved-k' || fix === 'halved-k' ? this.model.kvHeads : heads;
     const rows = shape[0] as number;
     const expected = own * headDim * (fix === 'heads' ? 3 : 1);
     if (rows !== expected)
@@ -175,7 +176,9 @@ export class GgufTensors implements TensorReader {
         return (part * heads + head) * headDim + (row % headDim);
       });
     const back = new Int32Array(rows);
-    for (const [stored, row] of rowOrder(rows, own).entries()) back[row] = stored;
+    const rotary = this.model.facts.optional('rope.dimension_count') ?? headDim;
+    const order = halved ? halvesOrder(rows, own, rotary) : rowOrder(rows, own);
+    for (const [stored, row] of order.entries()) back[row] = stored;
     return back;
   }
 }

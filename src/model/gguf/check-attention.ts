@@ -47,8 +47,10 @@ const growth = (by: AttentionPlan['temperature']): string => (by ? `${by.beta}, 
 /** Which blocks turn, and which elements. */
 export function rotation(subject: GgufSubject): Difference | undefined {
   const { plan, computes, names } = subject;
-  const swapped = Object.values(names.block).some((part) => typeof part !== 'string' && part.fix === 'interleaved-q');
-  const style = computes.pairs === 'neighbours' && !swapped ? 'interleaved' : 'half';
+  const swapped = Object.values(names.block).some(
+    (part) => typeof part !== 'string' && (part.fix === 'interleaved-q' || part.fix === 'halved-q'),
+  );
+  const style = (computes.pairs === 'neighbours') === swapped ? 'half' : 'interleaved';
   const windowed = attentions(plan).some(([, { window }]) => window > 0);
   const turned = attentions(plan).map(([index, own]) => {
     const turns = computes.pairs !== undefined && (computes.turns?.(index, own, windowed) ?? true);

@@ -50,6 +50,7 @@ export const COMPUTES_DENSE: Readonly<Record<string, Computes>> = {
   },
   granite: { pairs: 'neighbours', reads: GRANITE },
   glm4: { pairs: 'neighbours', reads: ['partial'] },
+  glm4v_text: { pairs: 'halves', reads: ['partial'], sections: [8, 12, 12] },
   cohere: {
     pairs: 'neighbours',
     reads: ['logit-scale'],

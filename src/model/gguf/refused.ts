@@ -8,7 +8,6 @@ export const GGUF_REFUSED: Readonly<Record<string, string>> = {
   deepseek_v4: "llama.cpp's names for its compressors and hyper-connections are not in lpq's table",
   falcon_h1: 'llama.cpp has no keys for its multipliers, which would have to go into the weights and change the codes',
   gemma3n_text: "llama.cpp's names for AltUp and LAuReL are not in lpq's table",
-  glm4v_text: 'llama.cpp turns other pairs of elements in models that see, and rows of q and k would have to be moved',
   glm_moe_dsa: LATENT,
   granitemoehybrid: 'gate and up of its MLP are one linear, and llama.cpp has a tensor for each',
   kimi_linear: "llama.cpp's convolutions of q, k and v are not in lpq's table",

@@ -86,7 +86,13 @@ function plainType(dtype: string): GgufTypeName | undefined {
 }
 
 /** Ways of a tensor into the file that change the order of its rows. */
-const REORDERED: ReadonlySet<string> = new Set(['interleaved-q', 'interleaved-k', 'heads']);
+const REORDERED: ReadonlySet<string> = new Set([
+  'interleaved-q',
+  'interleaved-k',
+  'halved-q',
+  'halved-k',
+  'heads',
+]);
 
 /** Its bytes. The caller disposes of them. */
 export async function carriedBytes(
