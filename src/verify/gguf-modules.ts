@@ -1,4 +1,5 @@
 import type { ArtifactManifest, PackedModule } from '../../formats/artifact/schema.js';
+import { scalarNames } from '../../formats/gguf/scalars.js';
 import { hashTensor } from '../../formats/safetensors/hash.js';
 import { allocate, type Tensor } from '../../native/binding.js';
 import { isQuantType } from '../core/quant-type.js';
@@ -28,7 +29,7 @@ async function checkThere(
 /** Carried tensors against their hashes and, with a checkpoint, against what they were made of. */
 export async function checkCarried(context: GgufContext, manifest: ArtifactManifest): Promise<void> {
   const { recorder, model, canonical, carried } = context;
-  const found = new Set<string>();
+  const found = new Set(scalarNames(model.names, model.plan.blocks.length));
   for (const [tensor, hash] of Object.entries(manifest.carried)) {
     if (!(await checkThere(context, 'carried', tensor, hash)) || /^rope_/.test(tensor)) continue;
     const names = checkpointNames(model, tensor, context.file.matrix(tensor).rows);

@@ -3,6 +3,7 @@ import { compareNatural } from '../../formats/canonical/order.js';
 import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import { ggufOrder } from '../../formats/gguf/names.js';
 import type { GgufFile } from '../../formats/gguf/read.js';
+import { scalarNames } from '../../formats/gguf/scalars.js';
 import type { Carried } from '../model/gguf/carried.js';
 import { stateGroups } from '../model/gguf/facts.js';
 import type { GgufModel } from '../model/gguf/model.js';
@@ -68,7 +69,9 @@ export function expectedTensors(
     if (plain !== undefined) add(name, { shape, types: carriedTypes(place.tensor, shape, plain, manifest.target) });
   }
   const problems: string[] = [];
+  const scalars = scalarNames(model.names, model.plan.blocks.length);
   for (const [name, shape] of needed) {
+    if (scalars.has(name)) continue;
     const found = weights.get(name);
     const place = storedName(model, name);
     const want = place && fileShape(model, place.tensor, shape, false);

@@ -108,6 +108,28 @@ export const DENSE: GgufArchitectures = {
       use_sliding_window: false,
     }),
   },
+  apertus: {
+    ...shared,
+    name: 'apertus',
+    className: 'ApertusForCausalLM',
+    block: { ...parts.LLAMA_BLOCK, attn_norm: 'attention_layernorm', ffn_norm: 'feedforward_layernorm' },
+    scalars: {
+      'xielu.alpha_p': { to: 'mlp.act_fn.alpha_p', shape: [1] },
+      'xielu.alpha_n': { to: 'mlp.act_fn.alpha_n', shape: [1] },
+      'xielu.beta': { to: 'mlp.act_fn.beta', shape: [] },
+      'xielu.eps': { to: 'mlp.act_fn.eps', shape: [] },
+    },
+    config: (facts, own) => {
+      const { rope_theta, rope_scaling, ...rest } = likeLlama(facts, own);
+      return {
+        ...rest,
+        attention_bias: facts.has('blk.0.attn_q.bias'),
+        hidden_act: 'xielu',
+        // A class with a scaling of its own where config.json says nothing.
+        rope_parameters: { rope_type: 'default', ...(rope_scaling as Json | undefined), rope_theta },
+      };
+    },
+  },
   arcee: {
     ...shared,
     name: 'arcee',

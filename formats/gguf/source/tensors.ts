@@ -6,7 +6,8 @@ import { numbersOf } from '../../foreign/numbers.js';
 import { dtypeFacts, type SafetensorsDtype } from '../../safetensors/dtypes.js';
 import type { TensorEntry } from '../../safetensors/header.js';
 import type { TensorReader } from '../../safetensors/read.js';
-import { rowOrder } from '../names.js';
+import { halvesOrder, rowOrder } from '../names.js';
+import { scalarsOf } from '../scalars.js';
 import { moveChunks, stateOrder } from '../states.js';
 import { badGguf, GgufModelFile } from './file.js';
 import { joinLatent, type LatentHalves } from './latent.js';
@@ -26,6 +27,7 @@ export class GgufTensors implements TensorReader {
     readonly file: GgufModelFile,
     readonly model: GgufSourceModel,
     private readonly places: ReadonlyMap<string, Place>,
+    private readonly scalars: ReadonlyMap<string, { readonly entry: TensorEntry; readonly value: number }>,
   ) {}
 
   /** `files`: those of splitOf. Throws LPQ_FILE, LPQ_GGUF, LPQ_ARCH_UNKNOWN. */
@@ -33,7 +35,7 @@ export class GgufTensors implements TensorReader {
     const file = GgufModelFile.open(files);
     try {
       const model = ggufSourceModel(file);
-      return new GgufTensors(file.path, file, model, placesOf(file, model));
+      return new GgufTensors(file.path, file, model, placesOf(file, model), scalarsIn(model));
     } catch (error) {
       file.close();
       throw error;
@@ -41,15 +43,15 @@ export class GgufTensors implements TensorReader {
   }
 
   names(): Iterable<string> {
-    return this.places.keys();
+    return [...this.places.keys(), ...this.scalars.keys()];
   }
 
   has(name: string): boolean {
-    return this.places.has(name);
+    return this.places.has(name) || this.scalars.has(name);
   }
 
   spec(name: string): TensorEntry {
-    return this.find(name).entry;
+    return this.scalars.get(name)?.entry ?? this.find(name).entry;
   }
 
   dtype(name: string): SafetensorsDtype {
@@ -61,6 +63,8 @@ export class GgufTensors implements TensorReader {
   }
 
   tensor(name: string, as?: DType): Tensor {
+    const scalar = this.scalars.get(name);
+    if (scalar) return fromTyped('f32', scalar.entry.shape, Float32Array.of(scalar.value));
     const place = this.find(name);
     const { entry, halves } = place;
     const own = dtypeFacts(entry.dtype).native as DType;
@@ -116,6 +120,7 @@ export class GgufTensors implements TensorReader {
   }
 
   advise(name: string, advice: 'willneed' | 'dontneed'): void {
+    if (this.scalars.has(name)) return;
     const { from, position, bytes, halves } = this.find(name);
     from.part.map.advise(advice, position, bytes);
     halves?.v.part.map.advise(advice, halves.v.position, halves.v.bytes);
@@ -181,6 +186,19 @@ export class GgufTensors implements TensorReader {
     for (const [stored, row] of order.entries()) back[row] = stored;
     return back;
   }
+}
+
+/** Numbers of blocks that the file lists among its keys, each a tensor of the checkpoint. Throws LPQ_GGUF for a list that is missing. */
+function scalarsIn({ architecture, facts, shared: { layers } }: GgufSourceModel) {
+  return new Map(
+    scalarsOf(architecture, layers).flatMap(([key, list]) => {
+      const values = facts.each(key, layers);
+      return list.map(({ name, shape }, layer) => {
+        const entry: TensorEntry = { name, dtype: 'F32', shape, begin: 0, end: 4 };
+        return [name, { entry, value: values[layer] as number }] as const;
+      });
+    }),
+  );
 }
 
 /** As F32 where that is asked for; the same tensor where it is of that type. */

@@ -72,7 +72,8 @@ export interface Computes {
   /** Which elements of a head it turns together. None: it turns nothing. */
   readonly pairs?: 'neighbours' | 'halves';
   readonly reads?: readonly Reads[];
-  readonly activation?: readonly Activation[];
+  /** xielu: with numbers of every block, which the file lists (GgufArchitecture.scalars). */
+  readonly activation?: readonly (Activation | 'xielu')[];
   /** Multiplies q kᵀ; usually 1 / sqrt(head). */
   readonly scale?: (plan: ModelPlan, attention: AttentionPlan) => number;
   readonly embeddingScale?: (plan: ModelPlan) => number;

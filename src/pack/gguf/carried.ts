@@ -1,4 +1,5 @@
 import { type GgufName, ggufName, ggufOrder } from '../../../formats/gguf/names.js';
+import { scalarNames } from '../../../formats/gguf/scalars.js';
 import type { GgufTypeName } from '../../../formats/gguf/types.js';
 import type { TensorSpec } from '../../../formats/safetensors/header.js';
 import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../../../native/binding.js';
@@ -28,7 +29,9 @@ export function planCarried(carried: readonly TensorSpec[], context: GgufContext
   const { names, plan } = context.model;
   const plans = new Map<string, CarriedPlan>();
   const left: string[] = [];
+  const scalars = scalarNames(names, plan.blocks.length);
   for (const source of carried) {
+    if (scalars.has(source.name)) continue;
     const place = ggufName(names, source.name);
     const plain = plainType(source.dtype);
     // A tied head is the embedding, whatever lies beside it.
@@ -86,13 +89,7 @@ function plainType(dtype: string): GgufTypeName | undefined {
 }
 
 /** Ways of a tensor into the file that change the order of its rows. */
-const REORDERED: ReadonlySet<string> = new Set([
-  'interleaved-q',
-  'interleaved-k',
-  'halved-q',
-  'halved-k',
-  'heads',
-]);
+const REORDERED: ReadonlySet<string> = new Set(['interleaved-q', 'interleaved-k', 'halved-q', 'halved-k', 'heads']);
 
 /** Its bytes. The caller disposes of them. */
 export async function carriedBytes(

@@ -1,7 +1,7 @@
 import { plainDtype } from '../../../formats/canonical/dequantize.js';
 import { compareNatural } from '../../../formats/canonical/order.js';
 import type { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
-import { type GgufMetadata, text, u32 } from '../../../formats/gguf/metadata.js';
+import { type GgufMetadata, type GgufValue, text, u32 } from '../../../formats/gguf/metadata.js';
 import { ggufOrder } from '../../../formats/gguf/names.js';
 import { type GgufTypeName, ggufType } from '../../../formats/gguf/types.js';
 import type { GgufTensorPlan } from '../../../formats/gguf/write.js';
@@ -41,12 +41,13 @@ export function tensorPlans(plan: PackPlan, context: GgufContext, carried: reado
     });
 }
 
-/** The keys of the file: what it is, the model, the tokenizer; `sourced`: searched in the weights of --source. */
+/** The keys of the file: what it is, the model, numbers of blocks (scalarEntries), the tokenizer; `sourced`: searched in the weights of --source. */
 export function fileMetadata(
   input: CanonicalCheckpoint,
   context: GgufContext,
   tokenizer: GgufMetadata,
   tensors: readonly GgufTensorPlan[],
+  scalars: readonly (readonly [key: string, value: GgufValue])[],
   sourced: boolean,
   weighting?: Weighting,
 ): GgufMetadata {
@@ -67,6 +68,7 @@ export function fileMetadata(
     ['lpq.blocks_from', text(context.search === undefined ? 'codes' : sourced ? 'source' : 'quantized')],
     ...(weighting?.metadata ?? []),
     ...rest,
+    ...scalars,
     ...tokenizer,
   ]);
 }

@@ -9,6 +9,7 @@ import { openSource } from '../../../formats/canonical/source.js';
 import { writeCard } from '../../../formats/card/write.js';
 import { OutputDirectory } from '../../../formats/directory/output-directory.js';
 import { withSettings } from '../../../formats/foreign/settings.js';
+import { scalarNames } from '../../../formats/gguf/scalars.js';
 import { ggufTokenizer } from '../../../formats/gguf/tokenizer.js';
 import { GgufWriter } from '../../../formats/gguf/write.js';
 import { readConfigText } from '../../../formats/safetensors/checkpoint.js';
@@ -29,6 +30,7 @@ import { columnsOf, type GgufContext, orderOf, tensorName } from './context.js';
 import { encodeCodes, encodeFours, moduleWeight, searchBlocks, takeColumns, takeRows } from './encode.js';
 import { fileMetadata, tensorPlans } from './header.js';
 import { openWeighting, type Weighting } from './importance.js';
+import { scalarEntries } from './scalars.js';
 
 export const GGUF_FILE = 'model.gguf';
 
@@ -67,7 +69,11 @@ export async function writeGguf(request: PackRequest, plan: PackPlan, context: G
     const place = path.join(input.dir, 'config.json');
     await output.writeFile('config.json', withSettings(config, undefined, place));
     const tensors = tensorPlans(plan, context, carried);
-    const metadata = fileMetadata(input, context, tokenizer.metadata, tensors, source !== undefined, weighting);
+    for (const name of scalarNames(context.model.names, context.model.plan.blocks.length))
+      input.requireCarried(name, await carriedHash(input, name));
+    const scalars = await scalarEntries(split, context.model);
+    const sourced = source !== undefined;
+    const metadata = fileMetadata(input, context, tokenizer.metadata, tensors, scalars, sourced, weighting);
     writer = await GgufWriter.create(path.join(output.path, GGUF_FILE), metadata, tensors);
     const modules: ArtifactManifest['modules'] = {};
     const rows: PackedRow[] = [];
