@@ -10,7 +10,7 @@ import { type GgufModel, ggufModel, namesOf } from '../model/gguf/model.js';
 import type { WeightSource } from '../model/source.js';
 import { decodeValues } from '../verify/decode-gguf.js';
 import { GGUF_FILE } from '../verify/gguf-context.js';
-import { checkpointNames, fixOf, isMinusExp, isPlusOne } from '../verify/gguf-tables.js';
+import { checkpointNames, fixOf, isMinusExp, isPlusOne, wholeOf } from '../verify/gguf-tables.js';
 
 /** A GGUF artifact as a weight source under the checkpoint's names: blocks are decoded to f32 with the verifier's tables. */
 export class GgufSource implements WeightSource {
@@ -38,7 +38,8 @@ export class GgufSource implements WeightSource {
     this.file = GgufFile.open(path.join(dir, GGUF_FILE));
     for (const tensor of this.file.names()) {
       const names = checkpointNames(this.model, tensor, this.file.matrix(tensor).rows);
-      for (const [row, name] of names.entries()) this.tensors.set(name, { tensor, ...(names.length > 1 && { row }) });
+      for (const [row, name] of names.entries())
+        this.tensors.set(name, { tensor: wholeOf(this.model, tensor), ...(names.length > 1 && { row }) });
     }
     for (const [key, list] of scalarsOf(this.model.names, this.model.plan.blocks.length)) {
       const stored = this.file.metadata.get(key);

@@ -91,7 +91,9 @@ export function headerTensors(model: GgufModel, { weights }: ExpectedTensors, fi
     const type = there && types.includes(there.type.name) ? there.type.name : (types[0] as string);
     const slices = stack === undefined ? 0 : (stacks.get(stack)?.slices ?? 0) + 1;
     const dims = shape?.toReversed() ?? (there ? [there.columns, there.rows].slice(0, row ? 1 : there.rank) : []);
-    stacks.set(stack ?? stored, { type, dims, slices });
+    const halves = stored.split('+');
+    const own = halves.length > 1 ? dims.map((size, axis) => (axis === 1 ? size / 2 : size)) : dims;
+    for (const half of halves) stacks.set(stack ?? half, { type, dims: own, slices });
   }
   for (const [name, factors] of expectedRope(model))
     stacks.set(name, { type: 'f32', dims: [factors.length], slices: 0 });

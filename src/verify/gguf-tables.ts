@@ -1,6 +1,6 @@
 import type { GgufArchitecture } from '../../formats/gguf/architectures/architecture.js';
 import type { Fix } from '../../formats/gguf/architectures/parts.js';
-import { ggufName } from '../../formats/gguf/names.js';
+import { ggufName, joinedName } from '../../formats/gguf/names.js';
 import { checkpointPlace } from '../../formats/gguf/source/places.js';
 import type { GgufModel } from '../model/gguf/model.js';
 import type { RopeSpec } from '../model/rope.js';
@@ -15,12 +15,12 @@ export function storedName(
   const found = ggufName(names, name);
   // A tied head has no tensor, whatever lies beside the embedding.
   if (!found || (plan.tied && found.name === 'output.weight')) return undefined;
-  return { tensor: found.name, ...(found.expert !== undefined && { slice: found.expert }) };
+  return { tensor: joinedName(found), ...(found.expert !== undefined && { slice: found.expert }) };
 }
 
 /** The checkpoint's names of a tensor of the file: one, or one of each of its rows. None where no checkpoint has such a tensor. */
 export function checkpointNames({ names }: GgufModel, tensor: string, rows: number): readonly string[] {
-  const [, whole = tensor, slice] = /^(.*?)(?:\[(\d+)\])?$/.exec(tensor) ?? [];
+  const [, whole = tensor, slice] = /^(.*?)(?:\[(\d+)\]|\+.*)?$/.exec(tensor) ?? [];
   const found = checkpointPlace(names, whole);
   if (!found) return [];
   const stacked = found.to.includes('{expert}');
@@ -33,7 +33,14 @@ export function checkpointNames({ names }: GgufModel, tensor: string, rows: numb
 export const isOfRows = (names: GgufArchitecture, tensor: string): boolean =>
   (checkpointPlace(names, tensor)?.to.includes('{expert}') ?? false) && /(_norm\.weight|\.bias)$/.test(tensor);
 
-export const placeOf = ({ names }: GgufModel, tensor: string) => checkpointPlace(names, tensor.replace(/\[\d+\]$/, ''));
+export const placeOf = ({ names }: GgufModel, tensor: string) =>
+  checkpointPlace(names, tensor.replace(/\[\d+\]$|\+.*$/, ''));
+
+/** FIRST+SECOND where the file has halves of the rows of a matrix apart, and `tensor` is one of them; or itself. */
+export function wholeOf(model: GgufModel, tensor: string): string {
+  const [name] = placeOf(model, tensor)?.half ? checkpointNames(model, tensor, 1) : [];
+  return (name !== undefined && storedName(model, name)?.tensor) || tensor;
+}
 
 export const fixOf = (model: GgufModel, tensor: string): Fix | undefined => placeOf(model, tensor)?.fix;
 

@@ -170,15 +170,16 @@ function checkManifest(
   const carried = new Set(expectedRope(model).keys());
   for (const { stored, module, types } of weights.values()) {
     if (module === undefined) {
-      carried.add(stored);
+      for (const half of stored.split('+')) carried.add(half);
       continue;
     }
     const entry = Object.hasOwn(manifest.modules, module) ? (manifest.modules[module] as PackedModule) : undefined;
     if (!entry) continue; // compareManifests has said so
     const { tensors, layout, ranks, packing, transposed, activations } = entry;
     const layouts = types.map((type) => (isBlocks(type) ? `gguf-${type}` : 'dense'));
-    const [got, expected] = [`${Object.keys(tensors)} as ${layout}`, `${stored} as ${layouts[0]}`];
-    recorder.check(layouts.includes(layout) && `${Object.keys(tensors)}` === stored, {
+    const listed = Object.keys(tensors).join('+');
+    const [got, expected] = [`${listed} as ${layout}`, `${stored} as ${layouts[0]}`];
+    recorder.check(layouts.includes(layout) && listed === stored, {
       ...{ check: 'tensors', module, got, expected },
       message: `module '${module}' is listed with a tensor or layout that differs from the file`,
     });

@@ -36,6 +36,11 @@ export const GGUF_MODELS: Readonly<Record<string, readonly [kind: string, config
     lfm2: ['lfm2', { conv_bias: false }],
     lfm2_moe: ['lfm2_moe', {}],
     qwen3_next: ['qwen3_next', {}],
+    granitemoehybrid: ['granitemoehybrid', {}],
+    'granitemoehybrid, no experts': [
+      'granitemoehybrid-dense',
+      { mamba_conv_bias: true, mamba_n_groups: 1, num_hidden_layers: 2, layer_types: ['mamba', 'attention'] },
+    ],
     jamba: ['jamba', {}],
     qwen3_5_text: ['qwen3_5_text', { linear_key_head_dim: 64 }],
     qwen3_5_moe: ['qwen3_5_moe', {}],

@@ -70,7 +70,19 @@ export class GgufTensors implements TensorReader {
     const own = dtypeFacts(entry.dtype).native as DType;
     if (as !== undefined && as !== own)
       throw new LpqError('LPQ_DTYPE', `tensor '${name}' of ${this.path} cannot be read as ${as}`, { got: entry.dtype });
+    if (place.rows) return this.stacked(place.entry, place.rows);
     return halves ? this.joined(place, halves) : this.made(place);
+  }
+
+  /** The rows of one behind those of the other. */
+  private stacked({ dtype, shape }: TensorEntry, rows: readonly Place[]): Tensor {
+    const out = allocate(dtypeFacts(dtype).native as DType, shape);
+    for (const [i, place] of rows.entries()) {
+      const part = this.made(place);
+      out.bytes().set(part.bytes(), i * part.byteLength);
+      part.dispose();
+    }
+    return out;
   }
 
   /** Both halves decoded, as F32 unless they hold the same floats. */
@@ -121,8 +133,10 @@ export class GgufTensors implements TensorReader {
 
   advise(name: string, advice: 'willneed' | 'dontneed'): void {
     if (this.scalars.has(name)) return;
-    const { from, position, bytes, halves } = this.find(name);
+    const { from, position, bytes, halves, rows } = this.find(name);
     from.part.map.advise(advice, position, bytes);
+    const second = rows?.[1];
+    if (second) second.from.part.map.advise(advice, second.position, second.bytes);
     halves?.v.part.map.advise(advice, halves.v.position, halves.v.bytes);
   }
 

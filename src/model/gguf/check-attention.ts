@@ -52,7 +52,10 @@ export function rotation(subject: GgufSubject): Difference | undefined {
   );
   const style = (computes.pairs === 'neighbours') === swapped ? 'half' : 'interleaved';
   const windowed = attentions(plan).some(([, { window }]) => window > 0);
+  const still = attentions(plan)[0]?.[1].rope === undefined;
   const turned = attentions(plan).map(([index, own]) => {
+    if (reads(subject, 'rotates'))
+      return differs(`whether block ${index} rotates positions`, own.rope === undefined, still);
     const turns = computes.pairs !== undefined && (computes.turns?.(index, own, windowed) ?? true);
     return differs(`whether block ${index} rotates positions`, own.rope !== undefined, turns);
   });

@@ -39,6 +39,8 @@ export type Reads =
   | 'local-heads'
   /** Embeddings of each block, and what multiplies a block's output. */
   | 'per-layer'
+  /** rope.scaling.finetuned: whether the blocks rotate positions. */
+  | 'rotates'
   /** shared_kv_layers, and keys that are values. */
   | 'shared-kv';
 

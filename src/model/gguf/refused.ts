@@ -9,7 +9,6 @@ export const GGUF_REFUSED: Readonly<Record<string, string>> = {
   gemma3n_text:
     "llama.cpp wants keys and values of blocks that share those of others, and stacks AltUp's linears in one tensor",
   glm_moe_dsa: LATENT,
-  granitemoehybrid: 'gate and up of its MLP are one linear, and llama.cpp has a tensor for each',
   kimi_linear:
     'llama.cpp has its latent keys turned over alone: beside them whole, it puts parts of keys in another order than those of queries',
   minimax_m3_vl_text: "llama.cpp's indexer is not in lpq's table",

@@ -54,6 +54,13 @@ export function tensorName({ name, expert }: GgufName): string {
   return expert === undefined ? name : `${name}[${expert}]`;
 }
 
+/** The tensors of a matrix in the file: it, or the halves of its rows; `n`: rows of the matrix. */
+export function halvesOf(place: GgufName, n: number): readonly { readonly name: string; readonly rows: number }[] {
+  const name = tensorName(place);
+  if (place.second === undefined) return [{ name, rows: n }];
+  return [name, place.second].map((half) => ({ name: half, rows: n / 2 }));
+}
+
 /** The rows of a module in the order of the file. */
 export function orderOf(context: GgufContext, place: GgufName, rows: number): Int32Array {
   const states = statesOf(context);

@@ -8,7 +8,7 @@ import type { GgufTensorPlan } from '../../../formats/gguf/write.js';
 import { LpqError } from '../../core/error.js';
 import type { PackPlan } from '../plan.js';
 import type { CarriedPlan } from './carried.js';
-import { type GgufContext, tensorName } from './context.js';
+import { type GgufContext, halvesOf } from './context.js';
 import type { Weighting } from './importance.js';
 
 /** Every tensor of the file, in its order; experts stacked. */
@@ -27,7 +27,8 @@ export function tensorPlans(plan: PackPlan, context: GgufContext, carried: reado
   for (const [name, decision] of plan.decisions) {
     const { shape, sourceDtype } = plan.checkpoint.module(name);
     const type = decision.action === 'fallback' ? plainDtype(sourceDtype).toLowerCase() : decision.layout.slice(5);
-    add(tensorName(context.place(name)), type as GgufTypeName, shape);
+    for (const { name: half, rows } of halvesOf(context.place(name), shape[0]))
+      add(half, type as GgufTypeName, [rows, shape[1]]);
   }
   for (const { name, type, shape } of carried) add(name, type, shape);
   const { names } = context.model;

@@ -26,7 +26,7 @@ import type { PackPlan } from '../plan.js';
 import type { Decision } from '../target.js';
 import { plainWeight, stopIfAborted } from '../write-modules.js';
 import { carriedBytes, planCarried } from './carried.js';
-import { columnsOf, type GgufContext, orderOf, tensorName } from './context.js';
+import { columnsOf, type GgufContext, halvesOf, orderOf } from './context.js';
 import { encodeCodes, encodeFours, moduleWeight, searchBlocks, takeColumns, takeRows } from './encode.js';
 import { fileMetadata, tensorPlans } from './header.js';
 import { openWeighting, type Weighting } from './importance.js';
@@ -179,15 +179,21 @@ async function writeModule(
     const share = norm > 0 ? error / norm : 0;
     found.push(`Searched from ${from}: relative squared error ${share.toPrecision(3)}.`);
   }
-  const hash = await writer.write(place.name, tensor, place.expert ?? 0);
   const bytes = tensor.byteLength;
+  const tensors: Record<string, string> = {};
+  for (const [i, { name: half, rows }] of halvesOf(place, module.shape[0]).entries()) {
+    const width = tensor.shape[1] as number;
+    const part = tensor.view([rows, width], i * rows * width);
+    tensors[half] = await writer.write(place.second === undefined ? place.name : half, part, place.expert ?? 0);
+    part.dispose();
+  }
   tensor.dispose();
   return {
     bytes,
     entry: {
       ...entry,
       notes: [...notes, ...found],
-      tensors: { [tensorName(place)]: hash },
+      tensors,
       canonical: { ...canonical, ...(weight !== undefined && { weight }) },
     },
   };

@@ -25,11 +25,21 @@ function floats(tensor: Tensor): number[] {
 /** From the block's number on: models that see have their language model below another path. */
 const inBlock = (name: string): string | undefined => /layers\.(\d+\..+)$/.exec(name)?.[1];
 
-const KINDS = [
+/**
+ * The same numbers. The file has f32 of -exp(A_log), within 2^-24 of it: its logarithm is within 2^-24, and as f32 below 1 within 2^-25 more.
+ */
+function same(got: readonly number[], expected: readonly number[], name: string): void {
+  if (!name.endsWith('A_log')) assert.deepEqual(got, expected, name);
+  else for (const [i, value] of expected.entries()) assert.ok(Math.abs((got[i] as number) - value) <= 2 ** -23, name);
+}
+
+const KINDS: readonly { kind: string; config: object; among: string; options?: readonly string[] }[] = [
   // Rows of q and k, and their biases, are moved.
   { kind: 'glm4v', config: {}, among: 'self_attn.k_proj.bias' },
   // Numbers of the activation are keys of the file.
   { kind: 'apertus', config: {}, among: 'mlp.act_fn.alpha_n' },
+  // Gate and up of one linear, in halves of their own.
+  { kind: 'granitemoehybrid', config: {}, among: 'shared_mlp.input_linear.weight' },
 ];
 
 for (const { kind, config, among } of KINDS)
@@ -57,10 +67,10 @@ for (const { kind, config, among } of KINDS)
     assert.ok(names.some((name) => name.endsWith(among)));
     for (const name of names) {
       const expected = floats(await source.tensor(name));
-      assert.deepEqual(floats(await packed.tensor(name)), expected, name);
+      same(floats(await packed.tensor(name)), expected, name);
       assert.deepEqual(packed.shape(name), source.shape(name), name);
       const tensor = own.get(inBlock(name)) as string;
-      assert.deepEqual(floats(read.tensor(tensor)), expected, tensor);
+      same(floats(read.tensor(tensor)), expected, tensor);
       assert.deepEqual(read.shape(tensor), source.shape(name), tensor);
     }
     for (const each of [source, packed, read]) each.close();
