@@ -1,19 +1,19 @@
 import type { GgufFacts } from '../source/facts.js';
 import { ropeConfig } from '../source/rope.js';
 import type { GgufArchitectures, Json, Shared } from './architecture.js';
-import { multipliers, sharedMixture } from './config.js';
+import { sharedMixture } from './config.js';
 import * as parts from './parts.js';
 
 const shared = { outer: parts.LLAMA_OUTER, blocks: 'model.layers' } as const;
 
 /** What each block is, which the file tells by its heads of keys: none in recurrent layers. */
-function types(facts: GgufFacts, { layers }: Shared, recurrent: string, attention: string): string[] {
+export function types(facts: GgufFacts, { layers }: Shared, recurrent: string, attention: string): string[] {
   const heads = facts.each('attention.head_count_kv', layers);
   return heads.map((count) => (count === 0 ? recurrent : attention));
 }
 
 /** Heads of keys of the blocks that have some. */
-const kvHeads = (facts: GgufFacts, { layers }: Shared): number =>
+export const kvHeads = (facts: GgufFacts, { layers }: Shared): number =>
   Math.max(...facts.each('attention.head_count_kv', layers));
 
 const LFM2_BLOCK: parts.PartNames = {
@@ -54,7 +54,7 @@ function lfm2(facts: GgufFacts, own: Shared): Json {
 }
 
 /** Mamba's and Mamba-2's, below `module`. */
-const mamba = (module: string): parts.PartNames => ({
+export const mamba = (module: string): parts.PartNames => ({
   ssm_in: `${module}.in_proj`,
   ssm_conv1d: { to: `${module}.conv1d`, fix: 'squeezed' },
   ssm_out: `${module}.out_proj`,
@@ -106,37 +106,6 @@ function nemotron(facts: GgufFacts, own: Shared, fed: string): Json {
     use_bias: false,
     // Every published model has it, and the file has no key for it.
     time_step_min: 0.001,
-  };
-}
-
-const GRANITE: parts.PartNames = {
-  ...parts.interleaved(parts.LLAMA_BLOCK),
-  ...mamba('mamba'),
-  'ssm_dt.bias': 'mamba.dt_bias',
-  'ssm_a.': { to: 'mamba.A_log', fix: 'column', minusExp: true },
-  'ssm_d.': { to: 'mamba.D', fix: 'column' },
-  ssm_norm: { to: 'mamba.norm', fix: 'groups' },
-};
-
-function granite(facts: GgufFacts, own: Shared): Json {
-  const heads = facts.number('ssm.time_step_rank');
-  return {
-    ...sizesOf(facts, own),
-    ...ropeConfig(facts, own.headDim),
-    ...multipliers(facts),
-    hidden_act: 'silu',
-    attention_bias: false,
-    num_key_value_heads: kvHeads(facts, own),
-    layer_types: types(facts, own, 'mamba', 'attention'),
-    position_embedding_type: (facts.flag('rope.scaling.finetuned') ?? true) ? 'rope' : 'nope',
-    mamba_n_heads: heads,
-    mamba_d_head: facts.number('ssm.inner_size') / heads,
-    mamba_d_state: facts.number('ssm.state_size'),
-    mamba_n_groups: facts.number('ssm.group_count'),
-    mamba_d_conv: facts.number('ssm.conv_kernel'),
-    mamba_expand: facts.number('ssm.inner_size') / own.hidden,
-    mamba_conv_bias: true,
-    mamba_proj_bias: false,
   };
 }
 
@@ -218,43 +187,6 @@ export const HYBRID: GgufArchitectures = {
       };
     },
   },
-  granitemoehybrid: {
-    ...shared,
-    name: 'granitehybrid',
-    className: 'GraniteMoeHybridForCausalLM',
-    withExperts: 'granitemoehybrid with experts',
-    block: {
-      ...GRANITE,
-      ...parts.parted('ffn_gate', 'ffn_up', 'shared_mlp.input_linear'),
-      ffn_down: 'shared_mlp.output_linear',
-    },
-    config: (facts, own) => ({
-      ...granite(facts, own),
-      num_local_experts: 0,
-      num_experts_per_tok: 0,
-      intermediate_size: facts.number('feed_forward_length'),
-      shared_intermediate_size: facts.number('feed_forward_length'),
-    }),
-  },
-  'granitemoehybrid with experts': {
-    ...shared,
-    name: 'granitehybrid',
-    className: 'GraniteMoeHybridForCausalLM',
-    is: (facts) => (facts.optional('expert_count') ?? 0) > 0,
-    block: {
-      ...GRANITE,
-      ...parts.experts('block_sparse_moe.router.layer', parts.gated('block_sparse_moe.experts.{expert}')),
-      ...parts.parted('ffn_gate_shexp', 'ffn_up_shexp', 'shared_mlp.input_linear'),
-      ffn_down_shexp: 'shared_mlp.output_linear',
-    },
-    config: (facts, own) => ({
-      ...granite(facts, own),
-      num_local_experts: facts.number('expert_count'),
-      num_experts_per_tok: facts.number('expert_used_count'),
-      intermediate_size: facts.number('feed_forward_length'),
-      shared_intermediate_size: facts.number('expert_shared_feed_forward_length'),
-    }),
-  },
   nemotron_h: {
     ...nemotronH,
     name: 'nemotron_h',
@@ -288,7 +220,7 @@ export const HYBRID: GgufArchitectures = {
   },
 };
 
-function sizesOf(facts: GgufFacts, { hidden, heads, layers }: Shared): Json {
+export function sizesOf(facts: GgufFacts, { hidden, heads, layers }: Shared): Json {
   return {
     hidden_size: hidden,
     num_hidden_layers: layers,

@@ -7,12 +7,12 @@ import { dtypeFacts, type SafetensorsDtype } from '../../safetensors/dtypes.js';
 import type { TensorEntry } from '../../safetensors/header.js';
 import type { TensorReader } from '../../safetensors/read.js';
 import { halvesOrder, rowOrder } from '../names.js';
-import { scalarsOf } from '../scalars.js';
 import { moveChunks, stateOrder } from '../states.js';
 import { badGguf, GgufModelFile } from './file.js';
 import { joinLatent, type LatentHalves } from './latent.js';
 import { type GgufSourceModel, ggufSourceModel } from './model.js';
 import { type Place, placesOf } from './places.js';
+import { scalarsIn } from './scalars.js';
 
 /**
  * The tensors of a model in GGUF under the names and shapes of its checkpoint: plain numbers as they lie there, blocks decoded to
@@ -200,19 +200,6 @@ export class GgufTensors implements TensorReader {
     for (const [stored, row] of order.entries()) back[row] = stored;
     return back;
   }
-}
-
-/** Numbers of blocks that the file lists among its keys, each a tensor of the checkpoint. Throws LPQ_GGUF for a list that is missing. */
-function scalarsIn({ architecture, facts, shared: { layers } }: GgufSourceModel) {
-  return new Map(
-    scalarsOf(architecture, layers).flatMap(([key, list]) => {
-      const values = facts.each(key, layers);
-      return list.map(({ name, shape }, layer) => {
-        const entry: TensorEntry = { name, dtype: 'F32', shape, begin: 0, end: 4 };
-        return [name, { entry, value: values[layer] as number }] as const;
-      });
-    }),
-  );
 }
 
 /** As F32 where that is asked for; the same tensor where it is of that type. */
