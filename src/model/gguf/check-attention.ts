@@ -63,6 +63,7 @@ export function rotation(subject: GgufSubject): Difference | undefined {
   const whole = attentions(plan)[0]?.[1].headDim;
   const { whole: base, local } = ropes(plan);
   return first([
+    differs('axes of mrope_section', subject.sections.length, 3, !computes.sections || subject.sections.length <= 3),
     ...turned,
     ...all.flatMap((rope) => (rope ? [differs('pairs of elements that turn together', rope.style, style)] : [])),
     reads(subject, 'partial') || whole === undefined

@@ -35,7 +35,11 @@ function same(got: readonly number[], expected: readonly number[], name: string)
 
 const KINDS: readonly { kind: string; config: object; among: string; options?: readonly string[] }[] = [
   // Rows of q and k, and their biases, are moved.
-  { kind: 'glm4v', config: {}, among: 'self_attn.k_proj.bias' },
+  {
+    kind: 'glm4v',
+    config: { rope_parameters: { rope_theta: 10_000, partial_rotary_factor: 0.5, mrope_section: [4, 4, 8] } },
+    among: 'self_attn.k_proj.bias',
+  },
   // Numbers of the activation are keys of the file.
   { kind: 'apertus', config: {}, among: 'mlp.act_fn.alpha_n' },
   // Gate and up of one linear, in halves of their own.

@@ -78,6 +78,17 @@ test('a list of numbers of blocks that is missing or too short is refused', () =
   assert.throws(() => open({ type: 'f32s', value: [] }), designed('LPQ_GGUF', /xielu\.beta/));
 });
 
+test('positions of more axes than text, height and width are not written', () => {
+  const config = JSON.parse(readFileSync(path.join(ARCHITECTURES, 'glm4v', 'config.json'), 'utf8')) as {
+    text_config: { rope_parameters: object };
+  };
+  const text_config = {
+    ...config.text_config,
+    rope_parameters: { ...config.text_config.rope_parameters, mrope_section: [1, 1, 1, 1] },
+  };
+  assert.throws(() => ggufModel('DIR', { ...config, text_config }), designed('LPQ_TARGET', /axes of mrope_section/));
+});
+
 test('Granite 4 that llama.cpp computes otherwise is not written', () => {
   const config = JSON.parse(
     readFileSync(path.join(ARCHITECTURES, 'granitemoehybrid', 'config.json'), 'utf8'),
