@@ -11,13 +11,17 @@ export interface GgufName {
   readonly states?: 'rows' | 'behind' | 'columns';
   readonly minusExp?: true;
   readonly plain?: true;
+  /** The tensor of the second half of its rows; `name` has the first then. */
+  readonly second?: string;
 }
 
 /** A part of GGUF's, as the checkpoint's name leads to it; `whole`: with its suffix, or its lack of one. */
 interface Found {
   readonly part: string;
   readonly whole: boolean;
-  readonly facts: Omit<PartName, 'to'>;
+  readonly facts: Omit<PartName, 'to' | 'half'>;
+  /** The part that has the second half of its rows. */
+  second?: string;
 }
 
 interface Inverse {
@@ -38,13 +42,20 @@ function inverseOf(architecture: GgufArchitecture): Inverse {
   const made: Inverse = {
     outer: new Map(Object.entries(architecture.outer).map(([part, entry]) => [named(entry).to, part])),
     block: new Map(
-      Object.entries(architecture.block).map(([part, entry]) => {
-        const { to, ...facts } = named(entry);
-        return [to, { part: part.replace(/\.$/, ''), whole: SUFFIX.test(part), facts }];
-      }),
+      Object.entries(architecture.block)
+        .filter(([, entry]) => named(entry).half !== 'second')
+        .map(([part, entry]) => {
+          const { to, half: _, ...facts } = named(entry);
+          return [to, { part: part.replace(/\.$/, ''), whole: SUFFIX.test(part), facts }];
+        }),
     ),
     order: Object.keys(architecture.block).map((part) => part.replace(SUFFIX, '')),
   };
+  for (const [part, entry] of Object.entries(architecture.block)) {
+    const { to, half } = named(entry);
+    const first = half === 'second' ? made.block.get(to) : undefined;
+    if (first) first.second = part;
+  }
   inverses.set(architecture, made);
   return made;
 }
@@ -68,8 +79,13 @@ export function ggufName(architecture: GgufArchitecture, name: string): GgufName
   const found = find(inner, false) ?? (before === undefined ? undefined : find(`${before}.{expert}${after}`, false));
   if (!found) return undefined;
   const stacked = expert === undefined || block.has(inner) ? {} : { expert: Number(expert) };
-  return { name: `blk.${layer}.${found.part}.${kind}`, ...stacked, ...found.facts };
+  const second = found.second === undefined ? {} : { second: `blk.${layer}.${found.second}.${kind}` };
+  return { name: `blk.${layer}.${found.part}.${kind}`, ...stacked, ...second, ...found.facts };
 }
+
+/** Both tensors of a matrix whose halves of rows are apart, as one that GgufFile reads: FIRST+SECOND. */
+export const joinedName = ({ name, second }: Pick<GgufName, 'name' | 'second'>): string =>
+  second === undefined ? name : `${name}+${second}`;
 
 /** The tensor of linear `name` in whichever architecture has such a linear; undefined where none has. */
 export function anyGgufName(name: string): GgufName | undefined {
@@ -100,6 +116,19 @@ export function rowOrder(rows: number, heads: number | undefined): Int32Array {
   return Int32Array.from({ length: rows }, (_, row) => {
     const within = row % size;
     return row - within + (within % 2) * (size / 2) + Math.floor(within / 2);
+  });
+}
+
+/**
+ * Row r of GGUF's q or k where it turns halves and the checkpoint neighbours: of the first `rotary` rows of each head, row h rotary / 2 + i
+ * is row 2i + h of the checkpoint's.
+ */
+export function halvesOrder(rows: number, heads: number, rotary: number): Int32Array {
+  const size = rows / heads;
+  return Int32Array.from({ length: rows }, (_, row) => {
+    const within = row % size;
+    if (within >= rotary) return row;
+    return row - within + 2 * (within % (rotary / 2)) + Math.floor(within / (rotary / 2));
   });
 }
 

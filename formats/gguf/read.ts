@@ -1,4 +1,4 @@
-import { type MappedFile, mapFile, type Tensor } from '../../native/binding.js';
+import { allocate, type MappedFile, mapFile, type Tensor } from '../../native/binding.js';
 import { LpqError } from '../../src/core/error.js';
 import type { HashedFacts } from '../safetensors/hash.js';
 import { type GgufHeader, type HeaderValue, type Refuse, readHeader } from './header.js';
@@ -48,11 +48,13 @@ export class GgufFile {
   }
 
   has(name: string): boolean {
-    return this.matrices.has(name);
+    return name.split('+').every((part) => this.matrices.has(part));
   }
 
-  /** Throws LPQ_TENSOR_MISSING. */
+  /** FIRST+SECOND: two of one type, the rows of one behind those of the other. Throws LPQ_TENSOR_MISSING, LPQ_ARTIFACT. */
   matrix(name: string): GgufMatrix {
+    const [first, second] = name.split('+');
+    if (first !== undefined && second !== undefined) return joined(name, this.matrix(first), this.matrix(second));
     const found = this.matrices.get(name);
     if (found) return found;
     throw new LpqError('LPQ_TENSOR_MISSING', `${this.path} has no tensor '${name}'`);
@@ -66,6 +68,8 @@ export class GgufFile {
 
   /** Its bytes, mapped: U8 [rows, rowBytes]; of f32, f16 and bf16 the elements [rows, columns]. */
   tensor(name: string): Tensor {
+    const parts = name.split('+');
+    if (parts.length > 1) return rowsOf(parts.map((part) => this.tensor(part)));
     const { type, rows, columns, rowBytes: width, position } = this.matrix(name);
     if (type.name === 'f32' || type.name === 'f16' || type.name === 'bf16')
       return this.map.tensor(type.name, [rows, columns], position);
@@ -75,6 +79,34 @@ export class GgufFile {
   close(): void {
     this.map.close();
   }
+}
+
+function joined(name: string, first: GgufMatrix, second: GgufMatrix): GgufMatrix {
+  const facts = ({ type, rows, columns, rank }: GgufMatrix) =>
+    `${type.name} [${rows}, ${columns}] of ${rank} dimensions`;
+  if (facts(first) !== facts(second))
+    throw new LpqError('LPQ_ARTIFACT', `'${first.name}' and '${second.name}' are no halves of one matrix`, {
+      got: facts(second),
+      expected: facts(first),
+    });
+  return { ...first, name, rows: 2 * first.rows, bytes: 2 * first.bytes };
+}
+
+/** The rows of all, in a tensor of its own. Disposes of the parts. */
+function rowsOf(parts: readonly Tensor[]): Tensor {
+  const [first] = parts as [Tensor];
+  const whole = allocate(first.dtype, [
+    parts.reduce((sum, { shape }) => sum + (shape[0] ?? 0), 0),
+    first.shape[1] ?? 1,
+  ]);
+  const bytes = whole.bytes();
+  let at = 0;
+  for (const part of parts) {
+    bytes.set(part.bytes(), at);
+    at += part.byteLength;
+    part.dispose();
+  }
+  return whole;
 }
 
 function refusal(path: string): Refuse {

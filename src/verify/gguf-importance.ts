@@ -43,7 +43,7 @@ export function columnWeights(
   k: number,
 ): Tensor | undefined {
   if (!isWeighed(context)) return undefined;
-  const [, name = tensor, expert = '0'] = /^(.*)\[(\d+)\]$/.exec(tensor) ?? [];
+  const [, name = tensor, expert = '0'] = /^(.*)\[(\d+)\]$/.exec(tensor) ?? /^(.*?)\+/.exec(tensor) ?? [];
   const entry = given?.importance.entries.get(name);
   if (!entry) return fromTyped('f64', [k], new Float64Array(k));
   const means = meanSquares(entry, k, Number(expert));

@@ -21,6 +21,7 @@ export function expectedEntries(
   tensors: readonly HeaderTensor[],
   from: BlocksFrom,
   importance: readonly Entry[],
+  scalars: readonly Entry[],
 ): Entry[] {
   const [architecture, ...entries] = model.metadata;
   return [
@@ -33,6 +34,7 @@ export function expectedEntries(
     ['lpq.blocks_from', string(from)],
     ...importance,
     ...entries,
+    ...scalars,
     ...expectedTokenizer(dir, config, model.plan.vocab),
   ];
 }

@@ -1,4 +1,5 @@
 import type { ArtifactManifest, PackedModule } from '../../formats/artifact/schema.js';
+import { scalarNames } from '../../formats/gguf/scalars.js';
 import { hashTensor } from '../../formats/safetensors/hash.js';
 import { allocate, type Tensor } from '../../native/binding.js';
 import { isQuantType } from '../core/quant-type.js';
@@ -8,7 +9,7 @@ import { canonicalFacts, disposeDecoded } from './decode.js';
 import { decodeBlocks, decodeValues } from './decode-gguf.js';
 import { GGUF_FILE, type GgufContext, type GgufExpectation } from './gguf-context.js';
 import type { BlocksFrom } from './gguf-metadata.js';
-import { checkpointNames } from './gguf-tables.js';
+import { checkpointNames, placeOf, wholeOf } from './gguf-tables.js';
 import { compareSearched, compareStored } from './gguf-values.js';
 import { checkCanonical, checkHash, recordProblems } from './module-parts.js';
 import type { ModuleReport } from './report.js';
@@ -25,15 +26,23 @@ async function checkThere(
   return file.has(tensor);
 }
 
+async function allThere(context: GgufContext, parts: readonly (readonly [tensor: string, hash: string])[]) {
+  let there = true;
+  for (const [tensor, hash] of parts) there = (await checkThere(context, 'tensors', tensor, hash)) && there;
+  return there;
+}
+
 /** Carried tensors against their hashes and, with a checkpoint, against what they were made of. */
 export async function checkCarried(context: GgufContext, manifest: ArtifactManifest): Promise<void> {
   const { recorder, model, canonical, carried } = context;
-  const found = new Set<string>();
+  const found = new Set(scalarNames(model.names, model.plan.blocks.length));
   for (const [tensor, hash] of Object.entries(manifest.carried)) {
     if (!(await checkThere(context, 'carried', tensor, hash)) || /^rope_/.test(tensor)) continue;
     const names = checkpointNames(model, tensor, context.file.matrix(tensor).rows);
+    const again = names.length === 1 && found.has(names[0] as string);
     for (const name of names) found.add(name);
-    if (canonical && carried) await compareCarried(context, { dir: canonical.dir, carried }, tensor, names);
+    if (canonical && carried && !again)
+      await compareCarried(context, { dir: canonical.dir, carried }, wholeOf(model, tensor), names);
   }
   if (!carried) {
     recorder.unproved.push('carried tensors and the model’s other files are proved only by hashes in lpq.json');
@@ -83,11 +92,15 @@ export async function verifyGgufModule(
   const { recorder, file } = context;
   const started = performance.now();
   const before = recorder.failures.length;
-  const [[tensor, hash] = ['', ''], ...more] = Object.entries(module.tensors);
+  const parts = Object.entries(module.tensors);
+  const tensor = parts.map(([part]) => part).join('+');
+  const count = placeOf(context.model, tensor)?.half ? 2 : 1;
   const problem =
-    more.length > 0 || tensor === '' ? 'it does not have exactly one tensor' : layoutProblem(module, context.from);
+    parts.length === count
+      ? layoutProblem(module, context.from)
+      : `it does not have exactly ${count === 1 ? 'one tensor' : 'two tensors'}`;
   if (problem) recorder.check(false, { check: 'tensors', module: name, message: `module '${name}': ${problem}` });
-  else if (await checkThere(context, 'tensors', tensor, hash)) {
+  else if (await allThere(context, parts)) {
     const { type, rows, columns } = file.matrix(tensor);
     const wanted = module.layout === 'dense' ? ['f32', 'f16', 'bf16'] : [module.layout.slice('gguf-'.length)];
     const [got, expected] = [`${type.name} [${rows},${columns}]`, `${wanted.join(' or ')} [${module.shape}]`];

@@ -3,6 +3,7 @@ import { compareNatural } from '../../formats/canonical/order.js';
 import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import { ggufOrder } from '../../formats/gguf/names.js';
 import type { GgufFile } from '../../formats/gguf/read.js';
+import { scalarNames } from '../../formats/gguf/scalars.js';
 import type { Carried } from '../model/gguf/carried.js';
 import { stateGroups } from '../model/gguf/facts.js';
 import type { GgufModel } from '../model/gguf/model.js';
@@ -68,7 +69,9 @@ export function expectedTensors(
     if (plain !== undefined) add(name, { shape, types: carriedTypes(place.tensor, shape, plain, manifest.target) });
   }
   const problems: string[] = [];
+  const scalars = scalarNames(model.names, model.plan.blocks.length);
   for (const [name, shape] of needed) {
+    if (scalars.has(name)) continue;
     const found = weights.get(name);
     const place = storedName(model, name);
     const want = place && fileShape(model, place.tensor, shape, false);
@@ -88,7 +91,9 @@ export function headerTensors(model: GgufModel, { weights }: ExpectedTensors, fi
     const type = there && types.includes(there.type.name) ? there.type.name : (types[0] as string);
     const slices = stack === undefined ? 0 : (stacks.get(stack)?.slices ?? 0) + 1;
     const dims = shape?.toReversed() ?? (there ? [there.columns, there.rows].slice(0, row ? 1 : there.rank) : []);
-    stacks.set(stack ?? stored, { type, dims, slices });
+    const halves = stored.split('+');
+    const own = halves.length > 1 ? dims.map((size, axis) => (axis === 1 ? size / 2 : size)) : dims;
+    for (const half of halves) stacks.set(stack ?? half, { type, dims: own, slices });
   }
   for (const [name, factors] of expectedRope(model))
     stacks.set(name, { type: 'f32', dims: [factors.length], slices: 0 });

@@ -1,6 +1,6 @@
 import type { GgufArchitecture } from '../../formats/gguf/architectures/architecture.js';
 import type { Fix } from '../../formats/gguf/architectures/parts.js';
-import { ggufName } from '../../formats/gguf/names.js';
+import { ggufName, joinedName } from '../../formats/gguf/names.js';
 import { checkpointPlace } from '../../formats/gguf/source/places.js';
 import type { GgufModel } from '../model/gguf/model.js';
 import type { RopeSpec } from '../model/rope.js';
@@ -15,12 +15,12 @@ export function storedName(
   const found = ggufName(names, name);
   // A tied head has no tensor, whatever lies beside the embedding.
   if (!found || (plan.tied && found.name === 'output.weight')) return undefined;
-  return { tensor: found.name, ...(found.expert !== undefined && { slice: found.expert }) };
+  return { tensor: joinedName(found), ...(found.expert !== undefined && { slice: found.expert }) };
 }
 
 /** The checkpoint's names of a tensor of the file: one, or one of each of its rows. None where no checkpoint has such a tensor. */
 export function checkpointNames({ names }: GgufModel, tensor: string, rows: number): readonly string[] {
-  const [, whole = tensor, slice] = /^(.*?)(?:\[(\d+)\])?$/.exec(tensor) ?? [];
+  const [, whole = tensor, slice] = /^(.*?)(?:\[(\d+)\]|\+.*)?$/.exec(tensor) ?? [];
   const found = checkpointPlace(names, whole);
   if (!found) return [];
   const stacked = found.to.includes('{expert}');
@@ -33,7 +33,14 @@ export function checkpointNames({ names }: GgufModel, tensor: string, rows: numb
 export const isOfRows = (names: GgufArchitecture, tensor: string): boolean =>
   (checkpointPlace(names, tensor)?.to.includes('{expert}') ?? false) && /(_norm\.weight|\.bias)$/.test(tensor);
 
-export const placeOf = ({ names }: GgufModel, tensor: string) => checkpointPlace(names, tensor.replace(/\[\d+\]$/, ''));
+export const placeOf = ({ names }: GgufModel, tensor: string) =>
+  checkpointPlace(names, tensor.replace(/\[\d+\]$|\+.*$/, ''));
+
+/** FIRST+SECOND where the file has halves of the rows of a matrix apart, and `tensor` is one of them; or itself. */
+export function wholeOf(model: GgufModel, tensor: string): string {
+  const [name] = placeOf(model, tensor)?.half ? checkpointNames(model, tensor, 1) : [];
+  return (name !== undefined && storedName(model, name)?.tensor) || tensor;
+}
 
 export const fixOf = (model: GgufModel, tensor: string): Fix | undefined => placeOf(model, tensor)?.fix;
 
@@ -86,6 +93,8 @@ export function inColumns(bytes: Uint8Array, rows: number, heads: readonly numbe
   return out;
 }
 
+const SWAPPED: readonly Fix[] = ['interleaved-q', 'interleaved-k', 'halved-q', 'halved-k'];
+
 /** For every row of a tensor of the file, the row of the checkpoint's that it is. */
 export function storedOrder(tensor: string, rows: number, model: GgufModel): Int32Array {
   const order = Int32Array.from({ length: rows }, (_, row) => row);
@@ -101,7 +110,8 @@ export function storedOrder(tensor: string, rows: number, model: GgufModel): Int
     return order;
   }
   const [attention] = model.plan.blocks.flatMap(({ attention: own }) => (own.kind === 'attention' ? [own] : []));
-  if (!attention || (fix !== 'heads' && fix !== 'interleaved-q' && fix !== 'interleaved-k')) return order;
+  const swapped = fix && SWAPPED.includes(fix);
+  if (!attention || (fix !== 'heads' && !swapped)) return order;
   const { heads: all, kvHeads } = attention;
   if (fix === 'heads') {
     const size = rows / (3 * all);
@@ -111,8 +121,17 @@ export function storedOrder(tensor: string, rows: number, model: GgufModel): Int
         for (let i = 0; i < size; i++) order[part * all * size + head * size + i] = (3 * head + part) * size + i;
     return order;
   }
-  const heads = fix === 'interleaved-q' ? all : kvHeads;
+  const heads = fix === 'interleaved-q' || fix === 'halved-q' ? all : kvHeads;
   const half = rows / heads / 2;
+  if (fix === 'halved-q' || fix === 'halved-k') {
+    // llama.cpp turns i and i + turned / 2 where the checkpoint turns neighbours (2i, 2i + 1).
+    const turned = (attention.rope?.rotary ?? 0) / 2;
+    for (let head = 0; head < heads; head++)
+      for (let i = 0; i < turned; i++)
+        for (let side = 0; side < 2; side++)
+          order[head * 2 * half + side * turned + i] = head * 2 * half + 2 * i + side;
+    return order;
+  }
   // llama.cpp turns neighbours (2i, 2i + 1) where the checkpoint turns i and i + half.
   for (let head = 0; head < heads; head++)
     for (let i = 0; i < half; i++)

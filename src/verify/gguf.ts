@@ -20,6 +20,7 @@ import { type BlocksFrom, expectedEntries } from './gguf-metadata.js';
 import { checkCarried, verifyGgufModule } from './gguf-modules.js';
 import { type ExpectedTensors, expectedTensors, headerTensors } from './gguf-plan.js';
 import { checkModel, checkRope } from './gguf-read-back.js';
+import { expectedScalars } from './gguf-scalars.js';
 import { expectedRope, fixOf } from './gguf-tables.js';
 import { type ModuleReport, Recorder, type VerifyReport } from './report.js';
 import type { VerifyOptions } from './verify.js';
@@ -62,7 +63,7 @@ export async function verifyGguf(options: VerifyOptions, manifest: ArtifactManif
       options.importance === undefined
         ? undefined
         : { file: options.importance, importance: await readImportance(options.importance) };
-    const expected = checkWhole(context, dir, config, manifest, from, given);
+    const expected = await checkWhole(context, dir, config, manifest, from, given);
     await checkCarried(context, manifest);
     const modules: ModuleReport[] = [];
     const names = Object.keys(manifest.modules);
@@ -128,24 +129,25 @@ function blocksFrom({ recorder, file }: GgufContext, { target }: ArtifactManifes
 }
 
 /** Derives what the whole file must be, and compares everything but the tensors' values. */
-function checkWhole(
+async function checkWhole(
   context: GgufContext,
   dir: string,
   config: Json,
   manifest: ArtifactManifest,
   from: BlocksFrom,
   given: GivenImportance | undefined,
-): ExpectedTensors | undefined {
+): Promise<ExpectedTensors | undefined> {
   const { recorder, file, model, canonical, carried } = context;
   try {
     const expected = expectedTensors(model, manifest, canonical && carried && { canonical, carried }, file);
     for (const message of expected.problems) recorder.check(false, { check: 'tensors', message });
     const tensors = headerTensors(model, expected, file);
     checkManifest(context, manifest, expected);
+    const scalars = await expectedScalars(context);
     checkContainer(
       context,
       path.join(dir, GGUF_FILE),
-      expectedEntries(dir, config, model, manifest, tensors, from, importanceEntries(context, given)),
+      expectedEntries(dir, config, model, manifest, tensors, from, importanceEntries(context, given), scalars),
       tensors,
     );
     checkRope(context);
@@ -168,15 +170,16 @@ function checkManifest(
   const carried = new Set(expectedRope(model).keys());
   for (const { stored, module, types } of weights.values()) {
     if (module === undefined) {
-      carried.add(stored);
+      for (const half of stored.split('+')) carried.add(half);
       continue;
     }
     const entry = Object.hasOwn(manifest.modules, module) ? (manifest.modules[module] as PackedModule) : undefined;
     if (!entry) continue; // compareManifests has said so
     const { tensors, layout, ranks, packing, transposed, activations } = entry;
     const layouts = types.map((type) => (isBlocks(type) ? `gguf-${type}` : 'dense'));
-    const [got, expected] = [`${Object.keys(tensors)} as ${layout}`, `${stored} as ${layouts[0]}`];
-    recorder.check(layouts.includes(layout) && `${Object.keys(tensors)}` === stored, {
+    const listed = Object.keys(tensors).join('+');
+    const [got, expected] = [`${listed} as ${layout}`, `${stored} as ${layouts[0]}`];
+    recorder.check(layouts.includes(layout) && listed === stored, {
       ...{ check: 'tensors', module, got, expected },
       message: `module '${module}' is listed with a tensor or layout that differs from the file`,
     });

@@ -23,7 +23,8 @@ test('docs/gguf.md lists every architecture under the name that it is written wi
   );
   const written = GGUF_WRITTEN.map((type) => {
     const { name, withExperts } = GGUF_ARCHITECTURES[type]!;
-    return `${type}: ${[name, ...(withExperts ? [GGUF_ARCHITECTURES[withExperts]!.name] : [])].join(', ')}`;
+    const names = new Set([name, ...(withExperts ? [GGUF_ARCHITECTURES[withExperts]!.name] : [])]);
+    return `${type}: ${[...names].join(', ')}`;
   });
   assert.deepEqual(listed.sort(), written.sort());
 });

@@ -12,6 +12,7 @@ const AXES = { rope_type: 'default', rope_theta: 10_000, mrope_section: [11, 11,
 export const GGUF_MODELS: Readonly<Record<string, readonly [kind: string, config: Readonly<Record<string, unknown>>]>> =
   {
     ...Object.fromEntries(GGUF_KINDS.map((kind) => [kind, [kind, {}]])),
+    apertus: ['apertus', {}],
     arcee: ['arcee', { mlp_bias: false }],
     ernie4_5: ['ernie4_5', { use_bias: false }],
     seed_oss: ['seed_oss', { attention_out_bias: false }],
@@ -35,6 +36,11 @@ export const GGUF_MODELS: Readonly<Record<string, readonly [kind: string, config
     lfm2: ['lfm2', { conv_bias: false }],
     lfm2_moe: ['lfm2_moe', {}],
     qwen3_next: ['qwen3_next', {}],
+    granitemoehybrid: ['granitemoehybrid', {}],
+    'granitemoehybrid, no experts': [
+      'granitemoehybrid-dense',
+      { mamba_conv_bias: true, mamba_n_groups: 1, num_hidden_layers: 2, layer_types: ['mamba', 'attention'] },
+    ],
     jamba: ['jamba', {}],
     qwen3_5_text: ['qwen3_5_text', { linear_key_head_dim: 64 }],
     qwen3_5_moe: ['qwen3_5_moe', {}],
@@ -48,6 +54,7 @@ export const GGUF_MODELS: Readonly<Record<string, readonly [kind: string, config
     mistral3: ['mistral3', { sliding_window: null }],
     kimi_k25: ['kimi_k25', {}],
     qwen2_5_vl: ['qwen2_5_vl', { rope_scaling: { mrope_section: [16, 8, 8], type: 'mrope' } }],
+    glm4v: ['glm4v', { rope_parameters: { ...AXES, mrope_section: [4, 4, 8], partial_rotary_factor: 0.5 } }],
     qwen3_vl: ['qwen3_vl', { rope_parameters: AXES }],
     qwen3_vl_moe: ['qwen3_vl_moe', { rope_parameters: AXES, mlp_only_layers: [] }],
     deepseek_v2: [

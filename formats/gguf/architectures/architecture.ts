@@ -25,6 +25,8 @@ export interface GgufArchitecture {
   readonly ownValues?: true;
   /** Of several rows of one name: whether a file is of this one, if it does not name it (lpq.model_type). The row without is the usual one. */
   readonly is?: (facts: GgufFacts) => boolean;
+  /** Tensors of one number that every block has, by the key under which the file lists them: the name in its block, and the shape. */
+  readonly scalars?: Readonly<Record<string, { readonly to: string; readonly shape: readonly number[] }>>;
   /** Keys of config.json beside those of every model. */
   readonly config: (facts: GgufFacts, shared: Shared) => Json;
 }

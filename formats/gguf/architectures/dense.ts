@@ -86,7 +86,16 @@ export const DENSE: GgufArchitectures = {
     }),
   },
   glm4: GLM4,
-  glm4v_text: { ...GLM4, readAs: 'glm4', is: (facts) => facts.isList('rope.dimension_sections') },
+  glm4v_text: {
+    ...GLM4,
+    readAs: 'glm4',
+    block: {
+      ...parts.GLM4_BLOCK,
+      attn_q: { to: 'self_attn.q_proj', fix: 'halved-q' },
+      attn_k: { to: 'self_attn.k_proj', fix: 'halved-k' },
+    },
+    is: (facts) => facts.isList('rope.dimension_sections'),
+  },
   smollm3: {
     ...shared,
     name: 'smollm3',
@@ -98,6 +107,28 @@ export const DENSE: GgufArchitectures = {
       no_rope_layer_interval: 4,
       use_sliding_window: false,
     }),
+  },
+  apertus: {
+    ...shared,
+    name: 'apertus',
+    className: 'ApertusForCausalLM',
+    block: { ...parts.LLAMA_BLOCK, attn_norm: 'attention_layernorm', ffn_norm: 'feedforward_layernorm' },
+    scalars: {
+      'xielu.alpha_p': { to: 'mlp.act_fn.alpha_p', shape: [1] },
+      'xielu.alpha_n': { to: 'mlp.act_fn.alpha_n', shape: [1] },
+      'xielu.beta': { to: 'mlp.act_fn.beta', shape: [] },
+      'xielu.eps': { to: 'mlp.act_fn.eps', shape: [] },
+    },
+    config: (facts, own) => {
+      const { rope_theta, rope_scaling, ...rest } = likeLlama(facts, own);
+      return {
+        ...rest,
+        attention_bias: facts.has('blk.0.attn_q.bias'),
+        hidden_act: 'xielu',
+        // A class with a scaling of its own where config.json says nothing.
+        rope_parameters: { rope_type: 'default', ...(rope_scaling as Json | undefined), rope_theta },
+      };
+    },
   },
   arcee: {
     ...shared,

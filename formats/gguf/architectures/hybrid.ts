@@ -7,13 +7,13 @@ import * as parts from './parts.js';
 const shared = { outer: parts.LLAMA_OUTER, blocks: 'model.layers' } as const;
 
 /** What each block is, which the file tells by its heads of keys: none in recurrent layers. */
-function types(facts: GgufFacts, { layers }: Shared, recurrent: string, attention: string): string[] {
+export function types(facts: GgufFacts, { layers }: Shared, recurrent: string, attention: string): string[] {
   const heads = facts.each('attention.head_count_kv', layers);
   return heads.map((count) => (count === 0 ? recurrent : attention));
 }
 
 /** Heads of keys of the blocks that have some. */
-const kvHeads = (facts: GgufFacts, { layers }: Shared): number =>
+export const kvHeads = (facts: GgufFacts, { layers }: Shared): number =>
   Math.max(...facts.each('attention.head_count_kv', layers));
 
 const LFM2_BLOCK: parts.PartNames = {
@@ -54,7 +54,7 @@ function lfm2(facts: GgufFacts, own: Shared): Json {
 }
 
 /** Mamba's and Mamba-2's, below `module`. */
-const mamba = (module: string): parts.PartNames => ({
+export const mamba = (module: string): parts.PartNames => ({
   ssm_in: `${module}.in_proj`,
   ssm_conv1d: { to: `${module}.conv1d`, fix: 'squeezed' },
   ssm_out: `${module}.out_proj`,
@@ -220,7 +220,7 @@ export const HYBRID: GgufArchitectures = {
   },
 };
 
-function sizesOf(facts: GgufFacts, { hidden, heads, layers }: Shared): Json {
+export function sizesOf(facts: GgufFacts, { hidden, heads, layers }: Shared): Json {
   return {
     hidden_size: hidden,
     num_hidden_layers: layers,

@@ -4,6 +4,7 @@ import { DELTA_RULE } from './delta.js';
 import { DENSE } from './dense.js';
 import { EXPERTS } from './experts.js';
 import { GEMMA } from './gemma.js';
+import { GRANITE_HYBRID } from './granite-hybrid.js';
 import { HYBRID } from './hybrid.js';
 import { LAYER_NORMED } from './layer-normed.js';
 import { LLAMA } from './llama.js';
@@ -17,6 +18,7 @@ export const GGUF_ARCHITECTURES: GgufArchitectures = {
   ...EXPERTS,
   ...DEEPSEEK,
   ...HYBRID,
+  ...GRANITE_HYBRID,
   ...DELTA_RULE,
 };
 

@@ -3,6 +3,9 @@ export type Fix =
   /** Rows of a head lie interleaved, for the rotation of neighbours: names.ts's rowOrder, undone. */
   | 'interleaved-q'
   | 'interleaved-k'
+  /** Rows of what turns of a head lie in halves, which the checkpoint has as neighbours: names.ts's halvesOrder, undone. */
+  | 'halved-q'
+  | 'halved-k'
   /** q, k and v one behind the other; the checkpoint has them head by head. */
   | 'heads'
   /** The checkpoint has [K, N]. */
@@ -22,6 +25,8 @@ export interface PartName {
   readonly fix?: Fix;
   /** Where heads of values of a gated delta rule stand, which the file has in another order: all rows, those behind keys, or columns. */
   readonly states?: 'rows' | 'behind' | 'columns';
+  /** It has this half of the rows of what it is in the checkpoint. */
+  readonly half?: 'first' | 'second';
   /** The file has -exp of the checkpoint's numbers. */
   readonly minusExp?: true;
   /** A norm that has no 1 added where others of the model have. */
@@ -112,6 +117,12 @@ export const AFTER_BLOCK: PartNames = {
   post_attention_norm: 'post_attention_layernorm',
   post_ffw_norm: 'post_feedforward_layernorm',
 };
+
+/** Gate and up, which the checkpoint has in one linear. */
+export const parted = (gate: string, up: string, both: string): PartNames => ({
+  [gate]: { to: both, half: 'first' },
+  [up]: { to: both, half: 'second' },
+});
 
 /** Norms before and behind the branches. */
 export const GEMMA_BLOCK: PartNames = { ...AFTER_BLOCK, ffn_norm: 'pre_feedforward_layernorm' };

@@ -51,8 +51,12 @@ export function ggufSourceModel(file: GgufModelFile): GgufSourceModel {
 function architectureOf(facts: GgufFacts): [modelType: string, GgufArchitecture] {
   const rows = Object.entries(GGUF_ARCHITECTURES).filter(([, { name }]) => name === facts.architecture);
   const said = facts.text('lpq.model_type');
+  const stated = rows.find(([type, { is }]) => type.startsWith(`${said} with `) && is?.(facts));
   const found =
-    rows.find(([type]) => type === said) ?? rows.find(([, { is }]) => is?.(facts)) ?? rows.find(([, { is }]) => !is);
+    stated ??
+    rows.find(([type]) => type === said) ??
+    rows.find(([, { is }]) => is?.(facts)) ??
+    rows.find(([, { is }]) => !is);
   if (found) return found;
   throw new LpqError('LPQ_ARCH_UNKNOWN', `${facts.file.path} has an architecture that lpq does not read from GGUF`, {
     got: facts.architecture,

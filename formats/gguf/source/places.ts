@@ -20,6 +20,9 @@ export interface Place {
   readonly states?: PartName['states'];
   /** The file has -exp of its numbers. */
   readonly minusExp?: boolean;
+  /** Of a matrix in halves of its rows: which it is; or both of them. */
+  readonly half?: PartName['half'];
+  readonly rows?: readonly [first: Place, second: Place];
   /** It is made of these two instead. */
   readonly halves?: LatentHalves;
 }
@@ -31,6 +34,7 @@ const SPENT = /^rope_(freqs|factors_long|factors_short)\.weight$|\.(attn_rot_emb
 export function placesOf(file: GgufModelFile, model: GgufSourceModel): Map<string, Place> {
   const places = new Map<string, Place>();
   const halves = new Map<string, Partial<LatentHalves>>();
+  const apart = new Map<string, Place>();
   const put = (place: Place): void => {
     const { name } = place.entry;
     if (places.has(name)) badGguf(file.path, `two of its tensors are '${name}'`, { got: place.from.name });
@@ -40,10 +44,29 @@ export function placesOf(file: GgufModelFile, model: GgufSourceModel): Map<strin
     if (SPENT.test(tensor.name)) continue;
     const half = latentHalf(tensor.name, model.architecture);
     if (half) halves.set(half.layer, { ...halves.get(half.layer), [half.half]: tensor });
-    else for (const place of placesFor(file, model, tensor)) put(place);
+    else
+      for (const place of placesFor(file, model, tensor))
+        if (place.half) apart.set(`${place.entry.name} ${place.half}`, place);
+        else put(place);
   }
   for (const [layer, both] of halves) put(latentPlace(file, model, layer, both));
+  for (const place of apart.values()) {
+    const { name } = place.entry;
+    if (!places.has(name)) put(bothHalves(file, apart.get(`${name} first`), apart.get(`${name} second`), name));
+  }
   return places;
+}
+
+/** A matrix of which the file has the halves of its rows. */
+function bothHalves(file: GgufModelFile, first: Place | undefined, second: Place | undefined, name: string): Place {
+  const [a, b] = [first?.entry, second?.entry];
+  if (!first || !second || !a || !b || `${a.dtype} ${a.shape}` !== `${b.dtype} ${b.shape}`)
+    return badGguf(file.path, `it lacks a half of '${name}', or has halves that do not match`, {
+      got: `${a ? `${a.dtype} [${a.shape}]` : 'nothing'} and ${b ? `${b.dtype} [${b.shape}]` : 'nothing'}`,
+    });
+  const [rows = 0, ...rest] = a.shape;
+  const { half: _, ...place } = first;
+  return { ...place, entry: { ...a, shape: [2 * rows, ...rest], end: 2 * a.end }, rows: [first, second] };
 }
 
 /** One, or one for each expert of a stack. */
@@ -53,7 +76,7 @@ function placesFor(file: GgufModelFile, { architecture, config }: GgufSourceMode
     return badGguf(file.path, `tensor '${tensor.name}' has no place in a model of type ${config.model_type}`, {
       hint: 'Start from the safetensors that it was converted from.',
     });
-  const { to, fix, expert, minusExp = false, plain, states } = found;
+  const { to, fix, expert, minusExp = false, plain, states, half } = found;
   const stacked = to.includes('{expert}') && expert === undefined;
   const rank = tensor.shape.length;
   if (rank === 3 && !stacked) badGguf(file.path, `tensor '${tensor.name}' has 3 dimensions`, { got: tensor.shape });
@@ -80,6 +103,7 @@ function placesFor(file: GgufModelFile, { architecture, config }: GgufSourceMode
     minusOne,
     minusExp,
     ...(states && { states }),
+    ...(half && { half }),
   }));
 }
 

@@ -6,12 +6,13 @@ import { numbersOf } from '../../foreign/numbers.js';
 import { dtypeFacts, type SafetensorsDtype } from '../../safetensors/dtypes.js';
 import type { TensorEntry } from '../../safetensors/header.js';
 import type { TensorReader } from '../../safetensors/read.js';
-import { rowOrder } from '../names.js';
+import { halvesOrder, rowOrder } from '../names.js';
 import { moveChunks, stateOrder } from '../states.js';
 import { badGguf, GgufModelFile } from './file.js';
 import { joinLatent, type LatentHalves } from './latent.js';
 import { type GgufSourceModel, ggufSourceModel } from './model.js';
 import { type Place, placesOf } from './places.js';
+import { scalarsIn } from './scalars.js';
 
 /**
  * The tensors of a model in GGUF under the names and shapes of its checkpoint: plain numbers as they lie there, blocks decoded to
@@ -26,6 +27,7 @@ export class GgufTensors implements TensorReader {
     readonly file: GgufModelFile,
     readonly model: GgufSourceModel,
     private readonly places: ReadonlyMap<string, Place>,
+    private readonly scalars: ReadonlyMap<string, { readonly entry: TensorEntry; readonly value: number }>,
   ) {}
 
   /** `files`: those of splitOf. Throws LPQ_FILE, LPQ_GGUF, LPQ_ARCH_UNKNOWN. */
@@ -33,7 +35,7 @@ export class GgufTensors implements TensorReader {
     const file = GgufModelFile.open(files);
     try {
       const model = ggufSourceModel(file);
-      return new GgufTensors(file.path, file, model, placesOf(file, model));
+      return new GgufTensors(file.path, file, model, placesOf(file, model), scalarsIn(model));
     } catch (error) {
       file.close();
       throw error;
@@ -41,15 +43,15 @@ export class GgufTensors implements TensorReader {
   }
 
   names(): Iterable<string> {
-    return this.places.keys();
+    return [...this.places.keys(), ...this.scalars.keys()];
   }
 
   has(name: string): boolean {
-    return this.places.has(name);
+    return this.places.has(name) || this.scalars.has(name);
   }
 
   spec(name: string): TensorEntry {
-    return this.find(name).entry;
+    return this.scalars.get(name)?.entry ?? this.find(name).entry;
   }
 
   dtype(name: string): SafetensorsDtype {
@@ -61,12 +63,26 @@ export class GgufTensors implements TensorReader {
   }
 
   tensor(name: string, as?: DType): Tensor {
+    const scalar = this.scalars.get(name);
+    if (scalar) return fromTyped('f32', scalar.entry.shape, Float32Array.of(scalar.value));
     const place = this.find(name);
     const { entry, halves } = place;
     const own = dtypeFacts(entry.dtype).native as DType;
     if (as !== undefined && as !== own)
       throw new LpqError('LPQ_DTYPE', `tensor '${name}' of ${this.path} cannot be read as ${as}`, { got: entry.dtype });
+    if (place.rows) return this.stacked(place.entry, place.rows);
     return halves ? this.joined(place, halves) : this.made(place);
+  }
+
+  /** The rows of one behind those of the other. */
+  private stacked({ dtype, shape }: TensorEntry, rows: readonly Place[]): Tensor {
+    const out = allocate(dtypeFacts(dtype).native as DType, shape);
+    for (const [i, place] of rows.entries()) {
+      const part = this.made(place);
+      out.bytes().set(part.bytes(), i * part.byteLength);
+      part.dispose();
+    }
+    return out;
   }
 
   /** Both halves decoded, as F32 unless they hold the same floats. */
@@ -116,8 +132,11 @@ export class GgufTensors implements TensorReader {
   }
 
   advise(name: string, advice: 'willneed' | 'dontneed'): void {
-    const { from, position, bytes, halves } = this.find(name);
+    if (this.scalars.has(name)) return;
+    const { from, position, bytes, halves, rows } = this.find(name);
     from.part.map.advise(advice, position, bytes);
+    const second = rows?.[1];
+    if (second) second.from.part.map.advise(advice, second.position, second.bytes);
     halves?.v.part.map.advise(advice, halves.v.position, halves.v.bytes);
   }
 
@@ -158,9 +177,10 @@ export class GgufTensors implements TensorReader {
 
   /** Row r of the checkpoint is row order[r] of the file; undefined where they are the same. */
   private orderOf(fix: Place['fix'], { name, shape }: TensorEntry): Int32Array | undefined {
-    if (fix !== 'heads' && fix !== 'interleaved-q' && fix !== 'interleaved-k') return undefined;
+    const halved = fix === 'halved-q' || fix === 'halved-k';
+    if (fix !== 'heads' && fix !== 'interleaved-q' && fix !== 'interleaved-k' && !halved) return undefined;
     const { heads, headDim } = this.model.shared;
-    const own = fix === 'interleaved-k' ? this.model.kvHeads : heads;
+    const own = fix === 'interleaved-k' || fix === 'halved-k' ? this.model.kvHeads : heads;
     const rows = shape[0] as number;
     const expected = own * headDim * (fix === 'heads' ? 3 : 1);
     if (rows !== expected)
@@ -175,7 +195,9 @@ export class GgufTensors implements TensorReader {
         return (part * heads + head) * headDim + (row % headDim);
       });
     const back = new Int32Array(rows);
-    for (const [stored, row] of rowOrder(rows, own).entries()) back[row] = stored;
+    const rotary = this.model.facts.optional('rope.dimension_count') ?? headDim;
+    const order = halved ? halvesOrder(rows, own, rotary) : rowOrder(rows, own);
+    for (const [stored, row] of order.entries()) back[row] = stored;
     return back;
   }
 }

@@ -47,10 +47,15 @@ const growth = (by: AttentionPlan['temperature']): string => (by ? `${by.beta}, 
 /** Which blocks turn, and which elements. */
 export function rotation(subject: GgufSubject): Difference | undefined {
   const { plan, computes, names } = subject;
-  const swapped = Object.values(names.block).some((part) => typeof part !== 'string' && part.fix === 'interleaved-q');
-  const style = computes.pairs === 'neighbours' && !swapped ? 'interleaved' : 'half';
+  const swapped = Object.values(names.block).some(
+    (part) => typeof part !== 'string' && (part.fix === 'interleaved-q' || part.fix === 'halved-q'),
+  );
+  const style = (computes.pairs === 'neighbours') === swapped ? 'half' : 'interleaved';
   const windowed = attentions(plan).some(([, { window }]) => window > 0);
+  const still = attentions(plan)[0]?.[1].rope === undefined;
   const turned = attentions(plan).map(([index, own]) => {
+    if (reads(subject, 'rotates'))
+      return differs(`whether block ${index} rotates positions`, own.rope === undefined, still);
     const turns = computes.pairs !== undefined && (computes.turns?.(index, own, windowed) ?? true);
     return differs(`whether block ${index} rotates positions`, own.rope !== undefined, turns);
   });
@@ -58,6 +63,7 @@ export function rotation(subject: GgufSubject): Difference | undefined {
   const whole = attentions(plan)[0]?.[1].headDim;
   const { whole: base, local } = ropes(plan);
   return first([
+    differs('axes of mrope_section', subject.sections.length, 3, !computes.sections || subject.sections.length <= 3),
     ...turned,
     ...all.flatMap((rope) => (rope ? [differs('pairs of elements that turn together', rope.style, style)] : [])),
     reads(subject, 'partial') || whole === undefined

@@ -98,7 +98,8 @@ function ofBlock(subject: GgufSubject, block: BlockPlan): Difference | undefined
   const usual = plan.blocks[0]?.attention.multiplier ?? 1;
   const residual = reads(subject, 'residual-scale') ? usual : 1;
   const activations = computes.activation ?? ['silu'];
-  const own = mlp.kind === 'experts' || mlp.kind === 'nothing' ? undefined : mlp.activation;
+  const stated = mlp.kind === 'experts' || mlp.kind === 'nothing' ? undefined : mlp.activation;
+  const own = typeof stated === 'object' ? 'xielu' : stated;
   return first([
     differs('attention and MLP side by side', block.parallel, parallel),
     differs('what multiplies a branch', 'multiplier' in mlp ? mlp.multiplier : residual, residual),

@@ -50,6 +50,7 @@ export const COMPUTES_DENSE: Readonly<Record<string, Computes>> = {
   },
   granite: { pairs: 'neighbours', reads: GRANITE },
   glm4: { pairs: 'neighbours', reads: ['partial'] },
+  glm4v_text: { pairs: 'halves', reads: ['partial'], sections: [8, 12, 12] },
   cohere: {
     pairs: 'neighbours',
     reads: ['logit-scale'],
@@ -86,6 +87,7 @@ export const COMPUTES_DENSE: Readonly<Record<string, Computes>> = {
   },
   nemotron: { pairs: 'halves', reads: ['partial', ...BIASES], activation: ['relu2'], head: 'own' },
   smollm3: { pairs: 'neighbours', turns: (index) => (index + 1) % 4 !== 0 },
+  apertus: { pairs: 'halves', reads: widely(['output-bias']), activation: ['xielu'], head: 'own' },
   arcee: { pairs: 'neighbours', reads: widely(), activation: ['relu2'] },
   ernie4_5: { pairs: 'neighbours', reads: ['output-bias'] },
   hunyuan_v1_dense: { pairs: 'halves', normsLast: true },

@@ -1,5 +1,6 @@
 import type { ModelPlan } from '../plan.js';
 import { BIASES, type Computes, GRANITE, QWEN, type Router, rootHidden, widely } from './computes.js';
+import { mixers } from './facts.js';
 
 /** All heads have keys and values of their own. */
 const manyHeads = ({ blocks }: ModelPlan): string | undefined => {
@@ -103,6 +104,21 @@ export const COMPUTES_OTHERS: Readonly<Record<string, Computes>> = {
   },
   qwen3_5_text: QWEN35,
   qwen3_5_moe_text: { ...QWEN35, router: { normalize: true } },
+  granitemoehybrid: {
+    pairs: 'neighbours',
+    reads: [...GRANITE, 'rotates'],
+    mixer: { kind: 'mamba2', told: 'heads' },
+    router: { normalize: true },
+    but: (plan) => {
+      const core = mixers(plan)[0]?.[1].core;
+      if (core?.kind !== 'mamba2') return 'it wants recurrent layers, and this one has none';
+      if (core.heads * core.headDim !== 2 * plan.hidden)
+        return `it has states of twice the hidden size, and this one of ${core.heads * core.headDim}`;
+      if (core.groups > 1)
+        return `it norms states group by group, and this one all of its ${core.groups} groups at once`;
+      return core.conv.bias === undefined ? 'it adds biases of convolutions, and this one has none' : undefined;
+    },
+  },
   jamba: { mixer: { kind: 'mamba', told: 'heads' }, router: { normalize: false, anywhere: true } },
   nemotron_h: {
     activation: ['relu2'],

@@ -39,6 +39,8 @@ export type Reads =
   | 'local-heads'
   /** Embeddings of each block, and what multiplies a block's output. */
   | 'per-layer'
+  /** rope.scaling.finetuned: whether the blocks rotate positions. */
+  | 'rotates'
   /** shared_kv_layers, and keys that are values. */
   | 'shared-kv';
 
@@ -72,7 +74,8 @@ export interface Computes {
   /** Which elements of a head it turns together. None: it turns nothing. */
   readonly pairs?: 'neighbours' | 'halves';
   readonly reads?: readonly Reads[];
-  readonly activation?: readonly Activation[];
+  /** xielu: with numbers of every block, which the file lists (GgufArchitecture.scalars). */
+  readonly activation?: readonly (Activation | 'xielu')[];
   /** Multiplies q kᵀ; usually 1 / sqrt(head). */
   readonly scale?: (plan: ModelPlan, attention: AttentionPlan) => number;
   readonly embeddingScale?: (plan: ModelPlan) => number;

@@ -29,6 +29,10 @@ export function ggufEntries(subject: GgufSubject, context: number): [string, Ggu
     normEntry(plan),
     ...when(subject.computes.bothNorms === true, ['attention.layer_norm_epsilon', f32(normOf(plan)?.epsilon ?? 0)]),
     ...ropeEntries(subject),
+    ...when(reads(subject, 'rotates'), [
+      'rope.scaling.finetuned',
+      bool(attentions(plan).every(([, { rope }]) => rope !== undefined)),
+    ]),
     ...multiplierEntries(subject),
     ...mixerEntries(subject),
     ...expertEntries(subject),

@@ -1,4 +1,5 @@
 import { type GgufName, ggufName, ggufOrder } from '../../../formats/gguf/names.js';
+import { scalarNames } from '../../../formats/gguf/scalars.js';
 import type { GgufTypeName } from '../../../formats/gguf/types.js';
 import type { TensorSpec } from '../../../formats/safetensors/header.js';
 import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../../../native/binding.js';
@@ -18,6 +19,8 @@ export interface CarriedPlan {
   readonly name: string;
   readonly type: GgufTypeName;
   readonly shape: readonly number[];
+  /** Of the rows of its source. */
+  readonly half?: 0 | 1;
 }
 
 /**
@@ -28,7 +31,9 @@ export function planCarried(carried: readonly TensorSpec[], context: GgufContext
   const { names, plan } = context.model;
   const plans = new Map<string, CarriedPlan>();
   const left: string[] = [];
+  const scalars = scalarNames(names, plan.blocks.length);
   for (const source of carried) {
+    if (scalars.has(source.name)) continue;
     const place = ggufName(names, source.name);
     const plain = plainType(source.dtype);
     // A tied head is the embedding, whatever lies beside it.
@@ -40,7 +45,13 @@ export function planCarried(carried: readonly TensorSpec[], context: GgufContext
     const name = row ? place.name : tensorName(place);
     const sources = [...(plans.get(name)?.sources ?? []), source];
     const shape = row ? [sources.length, ...source.shape] : shapeOf(context, place, source.shape);
-    plans.set(name, { sources, place, name, type: typeOf(place.name, shape, plain, context), shape });
+    const type = typeOf(place.name, shape, plain, context);
+    if (place.second === undefined) plans.set(name, { sources, place, name, type, shape });
+    else
+      for (const [half, each] of [name, place.second].entries()) {
+        const own = shape.map((size, axis) => (axis === 0 ? size / 2 : size));
+        plans.set(each, { sources, place, name: each, type, shape: own, half: half as 0 | 1 });
+      }
   }
   requirePlaces(left, context);
   const sorted = [...plans.values()].sort((a, b) => ggufOrder(names, a.name) - ggufOrder(names, b.name));
@@ -86,7 +97,7 @@ function plainType(dtype: string): GgufTypeName | undefined {
 }
 
 /** Ways of a tensor into the file that change the order of its rows. */
-const REORDERED: ReadonlySet<string> = new Set(['interleaved-q', 'interleaved-k', 'heads']);
+const REORDERED: ReadonlySet<string> = new Set(['interleaved-q', 'interleaved-k', 'halved-q', 'halved-k', 'heads']);
 
 /** Its bytes. The caller disposes of them. */
 export async function carriedBytes(
@@ -97,6 +108,18 @@ export async function carriedBytes(
 ): Promise<Tensor> {
   const { sources, place, type, shape } = plan;
   const [first] = sources as [TensorSpec];
+  if (plan.half !== undefined) {
+    const { half, ...rest } = plan;
+    const both = await carriedBytes(
+      rt,
+      carried,
+      { ...rest, shape: shape.map((size, i) => (i ? size : 2 * size)) },
+      context,
+    );
+    const part = both.view(shape, half * shape.reduce((a, b) => a * b, 1));
+    both.dispose();
+    return part;
+  }
   if (type === 'q6_k' || type === 'q8_0') {
     const stored = narrowed(await carried.tensor(first.name));
     const blocks = await searchRows(rt, first.name, stored, type);

@@ -1,5 +1,5 @@
 import type { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
-import { type GgufName, ggufName, partOrder, rowOrder } from '../../../formats/gguf/names.js';
+import { type GgufName, ggufName, halvesOrder, partOrder, rowOrder } from '../../../formats/gguf/names.js';
 import { stateOrder } from '../../../formats/gguf/states.js';
 import type { GgufTypeName } from '../../../formats/gguf/types.js';
 import { LpqError } from '../../core/error.js';
@@ -54,6 +54,13 @@ export function tensorName({ name, expert }: GgufName): string {
   return expert === undefined ? name : `${name}[${expert}]`;
 }
 
+/** The tensors of a matrix in the file: it, or the halves of its rows; `n`: rows of the matrix. */
+export function halvesOf(place: GgufName, n: number): readonly { readonly name: string; readonly rows: number }[] {
+  const name = tensorName(place);
+  if (place.second === undefined) return [{ name, rows: n }];
+  return [name, place.second].map((half) => ({ name: half, rows: n / 2 }));
+}
+
 /** The rows of a module in the order of the file. */
 export function orderOf(context: GgufContext, place: GgufName, rows: number): Int32Array {
   const states = statesOf(context);
@@ -66,6 +73,7 @@ export function orderOf(context: GgufContext, place: GgufName, rows: number): In
     );
   const heads = headsOf(context, place);
   if (place.fix === 'heads' && heads !== undefined) return partOrder(rows, heads);
+  if (place.fix === 'halved-q' || place.fix === 'halved-k') return halvesOrder(rows, heads ?? 1, rotaryOf(context));
   return rowOrder(rows, heads);
 }
 
@@ -84,6 +92,9 @@ export function columnsOf(context: GgufContext, place: GgufName): Int32Array | u
 /** How many heads the rows of a tensor are, which lie in another order in the file. */
 export function headsOf({ model }: GgufContext, { fix }: GgufName): number | undefined {
   const { heads = 1, kvHeads = 1 } = attentions(model.plan)[0]?.[1] ?? {};
-  if (fix === 'interleaved-k') return kvHeads;
-  return fix === 'interleaved-q' || fix === 'heads' ? heads : undefined;
+  if (fix === 'interleaved-k' || fix === 'halved-k') return kvHeads;
+  return fix === 'interleaved-q' || fix === 'halved-q' || fix === 'heads' ? heads : undefined;
 }
+
+/** How many elements of a head turn. */
+const rotaryOf = ({ model }: GgufContext): number => attentions(model.plan)[0]?.[1].rope?.rotary ?? 0;

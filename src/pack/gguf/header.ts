@@ -1,14 +1,14 @@
 import { plainDtype } from '../../../formats/canonical/dequantize.js';
 import { compareNatural } from '../../../formats/canonical/order.js';
 import type { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
-import { type GgufMetadata, text, u32 } from '../../../formats/gguf/metadata.js';
+import { type GgufMetadata, type GgufValue, text, u32 } from '../../../formats/gguf/metadata.js';
 import { ggufOrder } from '../../../formats/gguf/names.js';
 import { type GgufTypeName, ggufType } from '../../../formats/gguf/types.js';
 import type { GgufTensorPlan } from '../../../formats/gguf/write.js';
 import { LpqError } from '../../core/error.js';
 import type { PackPlan } from '../plan.js';
 import type { CarriedPlan } from './carried.js';
-import { type GgufContext, tensorName } from './context.js';
+import { type GgufContext, halvesOf } from './context.js';
 import type { Weighting } from './importance.js';
 
 /** Every tensor of the file, in its order; experts stacked. */
@@ -27,7 +27,8 @@ export function tensorPlans(plan: PackPlan, context: GgufContext, carried: reado
   for (const [name, decision] of plan.decisions) {
     const { shape, sourceDtype } = plan.checkpoint.module(name);
     const type = decision.action === 'fallback' ? plainDtype(sourceDtype).toLowerCase() : decision.layout.slice(5);
-    add(tensorName(context.place(name)), type as GgufTypeName, shape);
+    for (const { name: half, rows } of halvesOf(context.place(name), shape[0]))
+      add(half, type as GgufTypeName, [rows, shape[1]]);
   }
   for (const { name, type, shape } of carried) add(name, type, shape);
   const { names } = context.model;
@@ -41,12 +42,13 @@ export function tensorPlans(plan: PackPlan, context: GgufContext, carried: reado
     });
 }
 
-/** The keys of the file: what it is, the model, the tokenizer; `sourced`: searched in the weights of --source. */
+/** The keys of the file: what it is, the model, numbers of blocks (scalarEntries), the tokenizer; `sourced`: searched in the weights of --source. */
 export function fileMetadata(
   input: CanonicalCheckpoint,
   context: GgufContext,
   tokenizer: GgufMetadata,
   tensors: readonly GgufTensorPlan[],
+  scalars: readonly (readonly [key: string, value: GgufValue])[],
   sourced: boolean,
   weighting?: Weighting,
 ): GgufMetadata {
@@ -67,6 +69,7 @@ export function fileMetadata(
     ['lpq.blocks_from', text(context.search === undefined ? 'codes' : sourced ? 'source' : 'quantized')],
     ...(weighting?.metadata ?? []),
     ...rest,
+    ...scalars,
     ...tokenizer,
   ]);
 }

@@ -1,10 +1,11 @@
 import type { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
 import { type GgufName, ggufName } from '../../../formats/gguf/names.js';
 import { type GgufTypeName, ggufType, rowBytes } from '../../../formats/gguf/types.js';
+import type { Tensor } from '../../../native/binding.js';
 import { LpqError } from '../../core/error.js';
 import { printGranularity } from '../../core/granularity.js';
 import type { Decision, ModuleFacts, PackTarget } from '../target.js';
-import { columnsOf, createContext, type GgufContext, headsOf, orderOf, tensorName } from './context.js';
+import { columnsOf, createContext, type GgufContext, halvesOf, headsOf, orderOf } from './context.js';
 import { encodeCodes, encodeFours, moduleWeight, searchBlocks, takeColumns } from './encode.js';
 import { ownForm } from './forms.js';
 import { writeGguf } from './write.js';
@@ -54,15 +55,13 @@ function bound(
       const order = orderOf(context, place, module.shape[0]);
       const chunks = columnsOf(context, place);
       if (form.kind === 'fours')
-        return new Map([[tensorName(place), takeColumns(encodeFours({ checkpoint, name, module }, order), chunks)]]);
+        return inHalves(place, takeColumns(encodeFours({ checkpoint, name, module }, order), chunks));
       if (form.kind === 'codes')
-        return new Map([
-          [tensorName(place), takeColumns(await encodeCodes({ rt, checkpoint, name, module }, form, order), chunks)],
-        ]);
+        return inHalves(place, takeColumns(await encodeCodes({ rt, checkpoint, name, module }, form, order), chunks));
       const weight = takeColumns(await moduleWeight(rt, checkpoint, name, undefined), chunks);
       const { blocks, mean } = await searchBlocks(rt, name, weight, form.type, order);
       for (const tensor of [weight, mean]) tensor.dispose();
-      return new Map([[tensorName(place), blocks]]);
+      return inHalves(place, blocks);
     },
 
     // The file's own metadata says everything; config.json is the model's, without a word about quantization.
@@ -70,6 +69,15 @@ function bound(
 
     write: (request, plan) => writeGguf(request, plan, context),
   };
+}
+
+/** Blocks [N, bytes of a row] by the names that the file has for them. Disposes of `blocks` if they are halves then. */
+function inHalves(place: GgufName, blocks: Tensor): Map<string, Tensor> {
+  const [n, width] = blocks.shape as [number, number];
+  const halves = halvesOf(place, n);
+  const parts = halves.map(({ name, rows }, i) => [name, blocks.view([rows, width], i * rows * width)] as const);
+  blocks.dispose();
+  return new Map(parts);
 }
 
 function decide(
@@ -107,7 +115,11 @@ function decide(
     action: 'ok',
     layout: `gguf-${own.type}`,
     padded: [n, k],
-    tensors: [{ name: tensorName(place), dtype: 'U8', shape: [n, rowBytes(ggufType(own.type), k) as number] }],
+    tensors: halvesOf(place, n).map(({ name: half, rows }) => ({
+      name: half,
+      dtype: 'U8',
+      shape: [rows, rowBytes(ggufType(own.type), k) as number],
+    })),
     notes,
   };
 }

@@ -9,6 +9,7 @@ import { openSource } from '../../../formats/canonical/source.js';
 import { writeCard } from '../../../formats/card/write.js';
 import { OutputDirectory } from '../../../formats/directory/output-directory.js';
 import { withSettings } from '../../../formats/foreign/settings.js';
+import { scalarNames } from '../../../formats/gguf/scalars.js';
 import { ggufTokenizer } from '../../../formats/gguf/tokenizer.js';
 import { GgufWriter } from '../../../formats/gguf/write.js';
 import { readConfigText } from '../../../formats/safetensors/checkpoint.js';
@@ -25,10 +26,11 @@ import type { PackPlan } from '../plan.js';
 import type { Decision } from '../target.js';
 import { plainWeight, stopIfAborted } from '../write-modules.js';
 import { carriedBytes, planCarried } from './carried.js';
-import { columnsOf, type GgufContext, orderOf, tensorName } from './context.js';
+import { columnsOf, type GgufContext, halvesOf, orderOf } from './context.js';
 import { encodeCodes, encodeFours, moduleWeight, searchBlocks, takeColumns, takeRows } from './encode.js';
 import { fileMetadata, tensorPlans } from './header.js';
 import { openWeighting, type Weighting } from './importance.js';
+import { scalarEntries } from './scalars.js';
 
 export const GGUF_FILE = 'model.gguf';
 
@@ -67,7 +69,11 @@ export async function writeGguf(request: PackRequest, plan: PackPlan, context: G
     const place = path.join(input.dir, 'config.json');
     await output.writeFile('config.json', withSettings(config, undefined, place));
     const tensors = tensorPlans(plan, context, carried);
-    const metadata = fileMetadata(input, context, tokenizer.metadata, tensors, source !== undefined, weighting);
+    for (const name of scalarNames(context.model.names, context.model.plan.blocks.length))
+      input.requireCarried(name, await carriedHash(input, name));
+    const scalars = await scalarEntries(split, context.model);
+    const sourced = source !== undefined;
+    const metadata = fileMetadata(input, context, tokenizer.metadata, tensors, scalars, sourced, weighting);
     writer = await GgufWriter.create(path.join(output.path, GGUF_FILE), metadata, tensors);
     const modules: ArtifactManifest['modules'] = {};
     const rows: PackedRow[] = [];
@@ -173,15 +179,21 @@ async function writeModule(
     const share = norm > 0 ? error / norm : 0;
     found.push(`Searched from ${from}: relative squared error ${share.toPrecision(3)}.`);
   }
-  const hash = await writer.write(place.name, tensor, place.expert ?? 0);
   const bytes = tensor.byteLength;
+  const tensors: Record<string, string> = {};
+  for (const [i, { name: half, rows }] of halvesOf(place, module.shape[0]).entries()) {
+    const width = tensor.shape[1] as number;
+    const part = tensor.view([rows, width], i * rows * width);
+    tensors[half] = await writer.write(place.second === undefined ? place.name : half, part, place.expert ?? 0);
+    part.dispose();
+  }
   tensor.dispose();
   return {
     bytes,
     entry: {
       ...entry,
       notes: [...notes, ...found],
-      tensors: { [tensorName(place)]: hash },
+      tensors,
       canonical: { ...canonical, ...(weight !== undefined && { weight }) },
     },
   };
