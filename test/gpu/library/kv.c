@@ -292,7 +292,11 @@ static void with_gpu(lpq_kv_desc d, const char *name, int numbers) {
   GIVES(LPQ_OK, lpq_kv_pack(context, &d, prompt, k, v, 0, batch.table, PAGES_EACH, &pages, workspace, bytes, stream));
   to_q = device_bytes(NULL, (size_t)(SEQUENCES * QUERIES * outputs) * 2), to_y = device_bytes(NULL, (size_t)(SEQUENCES * QUERIES * outputs) * 2);
   GIVES(LPQ_ERROR_ARGUMENT, lpq_kv_decode(context, &d, 0, to_q, to_y, LPQ_F16, scale, &pages, &batch, workspace, bytes, stream));
-  GIVES(LPQ_ERROR_ARGUMENT, lpq_kv_decode(context, &d, 1, to_q, to_y, LPQ_BF16, scale, &pages, &batch, workspace, bytes, stream));
+  GIVES(LPQ_ERROR_ARGUMENT, lpq_kv_decode(context, &d, 1, to_q, to_y, LPQ_U8, scale, &pages, &batch, workspace, bytes, stream));
+  batch.query_type = LPQ_F32;
+  GIVES(LPQ_ERROR_ARGUMENT, lpq_kv_decode(context, &d, 1, to_q, to_y, LPQ_F16, scale, &pages, &batch, workspace, bytes, stream));
+  NAMES("query_type");
+  batch.query_type = 0;
   GIVES(LPQ_ERROR_ARGUMENT, lpq_kv_decode(context, &d, 1, (char *)to_q + 2, to_y, LPQ_F16, scale, &pages, &batch, workspace, bytes, stream));
   NAMES("16 bytes");
   GIVES(LPQ_ERROR_WORKSPACE, lpq_kv_decode(context, &d, 1, to_q, to_y, LPQ_F16, scale, &pages, &batch, workspace, 512, stream));
