@@ -9,8 +9,9 @@ pages in random order. Caches rotate past the L2 cache; the median of 9 replays 
 import json
 
 import torch
+from replays import median_us
 
-PAGE, DIM, HEADS, PASSES = 16, 128, 32, 9
+PAGE, DIM, HEADS = 16, 128, 32
 SHAPES = [(1, 131072), (8, 32768), (32, 8192)]
 L2 = 50 << 20
 
@@ -23,15 +24,7 @@ def microseconds(launch, products: int) -> float:
     with torch.cuda.graph(graph):
         for i in range(products):
             launch(i)
-    times = []
-    for _ in range(PASSES + 2):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) * 1000 / products)
-    return sorted(times[2:])[PASSES // 2]
+    return median_us(graph, products)
 
 
 def flashinfer_us(batch: int, context: int, kv_heads: int, dtype: torch.dtype) -> float:

@@ -17,8 +17,9 @@ import time
 
 import torch
 import tvm_ffi
+from replays import median_us
 
-GROUP, PASSES = 128, 9
+GROUP = 128
 parser = argparse.ArgumentParser()
 parser.add_argument("example")
 parser.add_argument("--types", default="i4")
@@ -69,15 +70,7 @@ def graph_microseconds(launch, products: int) -> float:
     with tvm_ffi.use_torch_stream(torch.cuda.graph(graph)):
         for i in range(products):
             launch(i)
-    times = []
-    for _ in range(PASSES + 2):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end))
-    return sorted(times[2:])[PASSES // 2] * 1000 / products
+    return median_us(graph, products)
 
 
 def rotation(weight_bytes: int) -> tuple[int, int]:
