@@ -7,31 +7,12 @@
 namespace lpq::cuda {
 namespace {
 
-template <int KEYS, int VALUES, int DIMS, KvForm FORM>
-KvFacts facts_of(int queries) {
-  if constexpr (DIMS <= 128)
-    if (queries == 16) return kv_facts_of<KvShape<KEYS, VALUES, DIMS, FORM, 16>>();
-  return kv_facts_of<KvShape<KEYS, VALUES, DIMS, FORM, 8>>();
-}
-template <int KEYS, int VALUES, int DIMS>
-KvFacts facts_of(KvForm form, int queries) {
-  if constexpr (KEYS > 2)
-    if (form == KvForm::kWords) return facts_of<KEYS, VALUES, DIMS, KvForm::kWords>(queries);
-  return form == KvForm::kWide   ? facts_of<KEYS, VALUES, DIMS, KvForm::kWide>(queries)
-         : form == KvForm::kFine ? facts_of<KEYS, VALUES, DIMS, KvForm::kFine>(queries)
-                                 : facts_of<KEYS, VALUES, DIMS, KvForm::kTokens>(queries);
-}
-template <int KEYS, int VALUES>
 KvFacts facts_of(const KvCache& c, int queries) {
-  return c.dims == 64    ? facts_of<KEYS, VALUES, 64>(c.form, queries)
-         : c.dims == 128 ? facts_of<KEYS, VALUES, 128>(c.form, queries)
-                         : facts_of<KEYS, VALUES, 256>(c.form, queries);
-}
-KvFacts facts_of(const KvCache& c, int queries) {
-  if (c.value_bits != c.bits) return facts_of<8, 4>(c, queries);
-  return c.bits == 2   ? facts_of<2, 2>(c, queries)
-         : c.bits == 4 ? facts_of<4, 4>(c, queries)
-                       : facts_of<8, 8>(c, queries);
+  return kv_of(c, [queries]<int KEYS, int VALUES, int DIMS, KvForm FORM>() {
+    if constexpr (DIMS <= 128)
+      if (queries == 16) return kv_facts_of<KvShape<KEYS, VALUES, DIMS, FORM, 16>>();
+    return kv_facts_of<KvShape<KEYS, VALUES, DIMS, FORM, 8>>();
+  });
 }
 
 void kv_decode(Call& call, CudaExec& exec) {

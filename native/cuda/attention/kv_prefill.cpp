@@ -9,30 +9,15 @@ namespace {
 struct Facts {
   int shared, threads, tokens;
 };
-template <int KEYS, int VALUES, int DIMS, KvForm FORM>
-Facts facts_of(bool wgmma) {
-  using Hopper = HopperTile<KEYS, VALUES, DIMS, FORM>;
-  using Portable = PrefillTile<KEYS, VALUES, DIMS, FORM>;
-  static_assert(kPrefillShared<Portable> <= 99 << 10, "a block of 8.6 and 8.9 has 99 KiB");
-  return wgmma ? Facts{HopperShared<Hopper>::kBytes, HopperShared<Hopper>::kThreads, Hopper::kTokens}
-               : Facts{kPrefillShared<Portable>, kPrefillWorkers, Portable::kTokens};
-}
-template <int KEYS, int VALUES, int DIMS>
-Facts facts_of(KvForm form, bool wgmma) {
-  if constexpr (KEYS > 2)
-    if (form == KvForm::kWords) return facts_of<KEYS, VALUES, DIMS, KvForm::kWords>(wgmma);
-  return form == KvForm::kTokens ? facts_of<KEYS, VALUES, DIMS, KvForm::kTokens>(wgmma)
-                                 : facts_of<KEYS, VALUES, DIMS, KvForm::kFine>(wgmma);
-}
-template <int KEYS, int VALUES>
 Facts facts_of(const KvCache& c, bool wgmma) {
-  return c.dims == 64    ? facts_of<KEYS, VALUES, 64>(c.form, wgmma)
-         : c.dims == 128 ? facts_of<KEYS, VALUES, 128>(c.form, wgmma)
-                         : facts_of<KEYS, VALUES, 256>(c.form, wgmma);
-}
-Facts facts_of(const KvCache& c, bool wgmma) {
-  if (c.value_bits != c.bits) return facts_of<8, 4>(c, wgmma);
-  return c.bits == 2 ? facts_of<2, 2>(c, wgmma) : c.bits == 4 ? facts_of<4, 4>(c, wgmma) : facts_of<8, 8>(c, wgmma);
+  return kv_of(c, [wgmma]<int KEYS, int VALUES, int DIMS, KvForm FORM>() {
+    constexpr KvForm form = FORM == KvForm::kWide ? KvForm::kFine : FORM;  // told at run time
+    using Hopper = HopperTile<KEYS, VALUES, DIMS, form>;
+    using Portable = PrefillTile<KEYS, VALUES, DIMS, form>;
+    static_assert(kPrefillShared<Portable> <= 99 << 10, "a block of 8.6 and 8.9 has 99 KiB");
+    return wgmma ? Facts{HopperShared<Hopper>::kBytes, HopperShared<Hopper>::kThreads, Hopper::kTokens}
+                 : Facts{kPrefillShared<Portable>, kPrefillWorkers, Portable::kTokens};
+  });
 }
 
 // Splits that end soonest, in tenths of a tile of tokens: rounds of blocks, each so many tiles and two to begin and to
