@@ -92,13 +92,13 @@ export const kvOps = {
 /** Keys, their numbers, values, their numbers: the tensors of a page of the form bitdecoding. Of turbomind the one block, four times. */
 export type KvPages = readonly [Tensor, Tensor, Tensor, Tensor];
 
-/** What kvDecode, kvPack and kvAppend know of a cache: heads of 64, 128 or 256 dims. */
+/** What kvDecode, kvPack and kvAppend know of a cache: heads of 64 to 256 dims, a multiple of 8. Stored dims are 64, 128 or 256, zeros behind. */
 export interface KvForm {
   /** 2, 4 or 8: of keys and, where valueBits is not given, of values. */
   bits: number;
   /** Other bits of values: 4, with keys of 8. */
   valueBits?: number;
-  /** turbomind: 4 and 8 bits, one scale and zero a token and head, pages of whole 64 tokens; keyGroup and valueGroup are headDim. Default bitdecoding. */
+  /** turbomind: 4 and 8 bits, one scale and zero a token and head, pages of whole 64 tokens; keyGroup and valueGroup are the stored dims. Default bitdecoding. */
   form?: 'bitdecoding' | 'turbomind';
   /** Of keys: a scale a channel over keyGroup tokens (default), or a token over keyGroup dims. */
   granularity?: 'channel' | 'token';
@@ -106,7 +106,7 @@ export interface KvForm {
   kvHeads: number;
   /** 32, 64 or 128 tokens; by token, dims, and valueGroup. */
   keyGroup: number;
-  /** Dims: min(keyGroup, headDim). */
+  /** Dims: min(keyGroup, stored dims). */
   valueGroup: number;
   pageTokens: number;
   /** Heads outside tokens. */

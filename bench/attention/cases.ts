@@ -1,5 +1,5 @@
 import type { KvScheme } from '../../formats/kv/scheme.js';
-import { notTaken, oneOf } from '../../src/core/error.js';
+import { notTaken } from '../../src/core/error.js';
 import { listed } from '../lists.js';
 
 /** Sequences that decode together, and the packed tokens that each has. */
@@ -61,4 +61,9 @@ export function parseHeads(text: string): HeadCounts[] {
 }
 
 /** --head-dim. Throws LPQ_USAGE. */
-export const parseHeadDim = (text: string): number => Number(oneOf('--head-dim', ['64', '128', '256'], text));
+export function parseHeadDim(text: string): number {
+  const dims = Number(text);
+  if (!Number.isInteger(dims) || dims < 64 || dims > 256 || dims % 8 !== 0)
+    throw notTaken('--head-dim', text, 'a multiple of 8 from 64 to 256');
+  return dims;
+}

@@ -14,6 +14,13 @@ export interface KvFormFacts {
   readonly leastPage: number;
 }
 
+/**
+ * Dims of a head as a cache holds them: 64, 128 or 256, the least that suffice, with zeros behind the head's own. Heads of fewer
+ * than 64 dims or more than 256 are stored as they are, and no kernel reads them.
+ */
+export const kvStoredDims = (headDim: number): number =>
+  headDim <= 64 || headDim > 256 ? headDim : headDim <= 128 ? 128 : 256;
+
 export const KV_FORMS: Readonly<Record<KvScheme['form'], KvFormFacts>> = {
   bitdecoding: { tail: true, wholeHeads: false, oneBlock: false, contiguous: true, leastPage: 1 },
   turbomind: { tail: false, wholeHeads: true, oneBlock: true, contiguous: false, leastPage: 64 },

@@ -1,5 +1,5 @@
 import type { KvForm } from '../../native/kv-ops.js';
-import { KV_FORMS } from './forms.js';
+import { KV_FORMS, kvStoredDims } from './forms.js';
 import type { KvScheme } from './scheme.js';
 
 /** Heads that share a page, and its tokens. */
@@ -14,14 +14,16 @@ export interface KvKernelShape {
 /** A scheme as ops.kvPack, kvAppend and kvDecode take it; a sentence why they do not. */
 export function kvKernelForm({ form, keys, values }: KvScheme, shape: KvKernelShape): KvForm | string {
   const { headDim } = shape;
-  if (![64, 128, 256].includes(headDim)) return `no kernel reads heads of ${headDim} dims, only of 64, 128 and 256`;
+  if (headDim < 64 || headDim > 256 || headDim % 8 !== 0)
+    return `no kernel reads heads of ${headDim} dims, only of multiples of 8 from 64 to 256`;
+  const dims = kvStoredDims(headDim);
   if (values.bits !== keys.bits && !(keys.bits === 8 && values.bits === 4))
     return `no kernel reads keys of ${keys.bits} bits beside values of ${values.bits}`;
   const [key, value] = [keys.group, values.group];
   const groups = KV_FORMS[form].wholeHeads
-    ? key === headDim && value === headDim
+    ? key === dims && value === dims
     : keys.granularity === 'channel'
-      ? [32, 64, 128].includes(key) && value === Math.min(key, headDim)
+      ? [32, 64, 128].includes(key) && value === Math.min(key, dims)
       : [32, 64, 128].includes(key) && value === key;
   if (!groups) return `no kernel reads keys in groups of ${key} beside values in groups of ${value}`;
   return {
@@ -54,7 +56,7 @@ export function kvPageBytes(form: KvForm): number[] {
     pageTokens,
   } = form;
   const rows = pageTokens * kvHeads;
-  const cells = rows * headDim;
+  const cells = rows * kvStoredDims(headDim);
   if (KV_FORMS[name].oneBlock) return [(cells * (bits + valueBits)) / 8 + 8 * rows];
   return [(cells * bits) / 8, (4 * cells) / keyGroup, (cells * valueBits) / 8, (4 * cells) / valueGroup];
 }

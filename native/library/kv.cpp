@@ -16,7 +16,7 @@ using namespace lpq::cuda;
 struct Cache {
   lpq_kv_desc d{};
   bool turbomind = false;
-  int64_t width = 0, block = 1, unit = 64;
+  int64_t width = 0, dims = 0, block = 1, unit = 64;  // of a token as it comes; of a head as it is stored
 
   explicit Cache(const lpq_kv_desc* given) : d(taken(given, "desc")) {
     argument(d.form == LPQ_KV_BITDECODING || d.form == LPQ_KV_TURBOMIND,
@@ -29,19 +29,21 @@ struct Cache {
              turbomind ? "key_bits is not 4 or 8" : "key_bits is not 2, 4 or 8");
     argument(d.value_bits == d.key_bits || (d.key_bits == 8 && d.value_bits == 4),
              "value_bits is not key_bits, nor 4 beside 8");
-    argument(one_of(d.head_dim, {64, 128, 256}), "head_dim is not 64, 128 or 256");
+    argument(d.head_dim >= 64 && d.head_dim <= 256 && d.head_dim % 8 == 0,
+             "head_dim is not a multiple of 8 from 64 to 256");
+    dims = d.head_dim <= 64 ? 64 : d.head_dim <= 128 ? 128 : 256;
     argument(d.kv_heads > 0 && d.kv_heads <= 1 << 16 && d.heads > 0 && d.heads % d.kv_heads == 0 && d.heads <= 1 << 20,
              "heads is no multiple of kv_heads, or beyond 2^20");
     argument(one_of(d.by_token, {0, 1}) && one_of(d.outer, {0, 1}), "by_token and outer are 0 or 1");
     if (turbomind) {
-      argument(d.key_group == d.head_dim && d.value_group == d.head_dim,
-               "key_group and value_group of turbomind are head_dim");
+      argument(d.key_group == dims && d.value_group == dims,
+               "key_group and value_group of turbomind are the stored dims, " + std::to_string(dims));
       argument(d.outer == 0, "turbomind has one order of heads");
     } else {
-      argument(one_of(d.key_group, {32, 64, 128}) && (!d.by_token || d.key_group <= d.head_dim),
-               "key_group is not 32, 64 or 128, or beyond head_dim");
-      argument(d.value_group == std::min(d.key_group, d.head_dim),
-               "value_group is not key_group, or head_dim if that is less");
+      argument(one_of(d.key_group, {32, 64, 128}) && (!d.by_token || d.key_group <= dims),
+               "key_group is not 32, 64 or 128, or beyond the stored dims");
+      argument(d.value_group == std::min<int64_t>(d.key_group, dims),
+               "value_group is not key_group, or the stored dims if those are less");
       block = unit = std::max({512 / d.key_bits, 512 / d.value_bits, d.by_token ? 0 : d.key_group});
     }
     argument(d.page_tokens >= 0 && d.page_tokens <= 1 << 24 && d.page_tokens % unit == 0,
@@ -51,7 +53,7 @@ struct Cache {
 
   // Of pages of `tokens`; 0 where turbomind has no tensor.
   size_t page_bytes(int i, int64_t tokens) const {
-    const auto cells = static_cast<size_t>(tokens * width);
+    const auto cells = static_cast<size_t>(tokens * d.kv_heads * dims);
     if (turbomind)
       return i == 0 ? cells * static_cast<size_t>(d.key_bits + d.value_bits) / 8 +
                           static_cast<size_t>(tokens * d.kv_heads) * 8

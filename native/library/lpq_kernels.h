@@ -201,9 +201,9 @@ typedef struct lpq_kv_desc {
   int form;                 /* lpq_kv_form */
   int key_bits, value_bits; /* 2, 4 or 8, both the same, or 8 and 4; turbomind: not 2 */
   int by_token; /* scales of bitdecoding's keys: 0, a channel over key_group tokens; 1, a token over key_group dims */
-  int key_group, value_group; /* 32, 64 or 128, and of dims min(key_group, head_dim); turbomind: head_dim */
+  int key_group, value_group; /* 32, 64 or 128, and of dims min(key_group, stored dims); turbomind: stored dims */
   int heads, kv_heads;        /* of queries, a multiple, and of keys and values */
-  int head_dim;               /* 64, 128 or 256 */
+  int head_dim;               /* a multiple of 8, 64 to 256; stored as 64, 128 or 256, the least that suffice */
   int outer;                  /* 1: in a page heads stand outside tokens */
   int64_t page_tokens;        /* a multiple of lpq_kv_info.unit */
 } lpq_kv_desc;
@@ -234,9 +234,9 @@ typedef struct lpq_kv_batch {
   int32_t* tails;       /* [sequences], tokens of the tail, at most tail_room */
   void* tail_keys;      /* f16 [sequences, tail_room, kv_heads, head_dim]; NULL where tail_room is 0 */
   void* tail_values;
-  const void* sinks; /* of lpq_kv_decode() with queries 1: NULL, or [heads], a logit a head that has no value */
+  const void* sinks; /* of lpq_kv_decode(): NULL, or [heads], a logit a head that has no value */
   int sinks_type;    /* LPQ_F16, LPQ_BF16 or LPQ_F32 */
-  int query_type;    /* of q: 0, which is LPQ_F16, or with queries 1 LPQ_BF16 */
+  int query_type;    /* of q: 0, which is LPQ_F16, or LPQ_BF16 */
 } lpq_kv_batch;
 
 /* Needs no GPU. `desc->page_tokens` may be 0: page_bytes are then of `unit` tokens. */

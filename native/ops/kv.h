@@ -9,23 +9,25 @@ namespace lpq::ops {
 // Pages of a cache in a form that kernels read, keys, their numbers, values, theirs: U8 [pages, bytes] each, of
 // turbomind one block four times. bits: 2, 4 or 8, of keys and, where valueBits is not given, of values; valueBits:
 // also 4, with keys of 8. form: bitdecoding, or turbomind (4 and 8 bits, one scale and zero a token and head, pages of
-// whole 64 tokens; keyGroup and valueGroup are headDim). granularity, of keys: a scale a channel over keyGroup tokens,
-// or a token over keyGroup dims. headDim: 64, 128 or 256. keyGroup: 32, 64 or 128 tokens; by token, dims, and
-// valueGroup. valueGroup, dims: min(keyGroup, headDim). outer: heads outside tokens (0). What one device refuses no
+// whole 64 tokens; keyGroup and valueGroup are the stored dims). granularity, of keys: a scale a channel over keyGroup
+// tokens, or a token over keyGroup dims. headDim: 64, or a multiple of 8 up to 256; the cache holds 64, 128 or 256
+// dims, the least that suffice, zeros behind the head's own. keyGroup: 32, 64 or 128 tokens; by token, dims, and
+// valueGroup. valueGroup, dims: min(keyGroup, stored dims). outer: heads outside tokens (0). What one device refuses no
 // other takes.
 struct KvForm {
-  int64_t bits, value_bits, dims, heads, key_group, value_group, page_tokens;
+  int64_t bits, value_bits, head_dims, dims, heads, key_group, value_group, page_tokens;  // dims: as they are stored
   bool turbomind, channel, outer;
   int64_t tile, block;  // packed tokens of a sequence are whole tiles; tokens are packed in whole blocks
   const Tensor* pages[4];
 
-  int64_t width() const { return heads * dims; }
+  int64_t width() const { return heads * head_dims; }
 
   // `page`: an input or an output of a.
   static KvForm read(Arguments& a, const Tensor& (Arguments::*page)(const char*, Types)) {
     KvForm f{};
     for (int i = 0; i < 4; ++i) f.pages[i] = &(a.*page)(kPages[i], {u8});
-    f.bits = a.integer("bits"), f.value_bits = a.integer("valueBits", f.bits), f.dims = a.integer("headDim");
+    f.bits = a.integer("bits"), f.value_bits = a.integer("valueBits", f.bits), f.head_dims = a.integer("headDim");
+    f.dims = f.head_dims <= 64 ? 64 : f.head_dims <= 128 ? 128 : 256;
     f.heads = a.integer("kvHeads"), f.key_group = a.integer("keyGroup"), f.value_group = a.integer("valueGroup");
     f.page_tokens = a.integer("pageTokens"), f.outer = a.flag("outer");
     f.turbomind = a.one_of("form", {"bitdecoding", "turbomind"}, 0) == 1;
@@ -34,16 +36,18 @@ struct KvForm {
     require(f.bits == 4 || f.bits == 8 || (f.bits == 2 && !f.turbomind),
             f.turbomind ? "bits is not 4 or 8" : "bits is not 2, 4 or 8");
     require(f.value_bits == f.bits || (f.bits == 8 && f.value_bits == 4), "valueBits is not bits, nor 4 beside 8");
-    require(f.dims == 64 || f.dims == 128 || f.dims == 256, "headDim is not 64, 128 or 256");
+    require(f.head_dims >= 64 && f.head_dims <= 256 && f.head_dims % 8 == 0,
+            "headDim is not a multiple of 8 from 64 to 256");
     require(f.heads > 0, "kvHeads is not positive");
     if (f.turbomind) {
-      require(f.key_group == f.dims && f.value_group == f.dims, "keyGroup and valueGroup of turbomind are headDim");
+      require(f.key_group == f.dims && f.value_group == f.dims,
+              "keyGroup and valueGroup of turbomind are the stored dims");
       require(!f.outer, "turbomind has one order of heads");
       f.tile = f.block = 1;
     } else {
       require(f.key_group == 32 || f.key_group == 64 || f.key_group == 128, "keyGroup is not 32, 64 or 128");
       require(f.value_group == std::min(f.key_group, f.dims), "valueGroup is not that of keyGroup");
-      require(f.channel || f.key_group == f.value_group, "keyGroup does not divide headDim");
+      require(f.channel || f.key_group == f.value_group, "keyGroup does not divide the stored dims");
       f.tile = 512 / f.bits, f.block = std::max({f.tile, 512 / f.value_bits, f.channel ? f.key_group : 0});
     }
     const int64_t whole = f.turbomind ? 64 : f.block;
@@ -55,7 +59,7 @@ struct KvForm {
  private:
   static constexpr const char* kPages[4] = {"keys", "keyNumbers", "values", "valueNumbers"};
   void check_pages() const {
-    const int64_t all = page_tokens * width(), one = heads * page_tokens * (dims * (bits + value_bits) / 8 + 8);
+    const int64_t all = page_tokens * heads * dims, one = heads * page_tokens * (dims * (bits + value_bits) / 8 + 8);
     const int64_t bytes[4] = {all * bits / 8, 4 * all / key_group, all * value_bits / 8, 4 * all / value_group};
     for (int i = 0; i < 4; ++i) {
       require_shape(*pages[i], kPages[i], {pages[0]->rank() == 2 ? pages[0]->dim(0) : -1, turbomind ? one : bytes[i]});
@@ -69,7 +73,7 @@ struct KvForm {
 // packed tokens (bitdecoding: whole tiles); tailKeys, tailValues f16 [B, R, kvHeads*headDim]; tails I32 [B], at most R.
 // queries (1) tokens of a sequence are its newest, packed or in the tail: query i sees tokens up to its own, the
 // (lengths + tails - queries + i)-th. sinks f32, f16 or bf16 [heads]: a logit a head that takes part in the softmax and
-// has no value; may be absent; sinks and bf16 take queries 1. On CUDA splits overrides into how many runs tokens are
+// has no value; may be absent. On CUDA splits overrides into how many runs tokens are
 // cut, warps how many warps a block has; neither changes more than the order of sums. A page or length that is none:
 // LPQ_NATIVE_ARGUMENT.
 struct KvDecode : Arguments {
@@ -82,7 +86,7 @@ struct KvDecode : Arguments {
   const Tensor& tail_keys = input("tailKeys", {f16}, {sequences, -1, form.width()});
   const Tensor& tail_values = input("tailValues", {f16}, tail_keys.shape);
   const Tensor& tails = input("tails", {i32}, {sequences});
-  const Tensor& y = output("y", {f16, bf16, f32}, {sequences * queries, heads * form.dims});
+  const Tensor& y = output("y", {f16, bf16, f32}, {sequences * queries, heads * form.head_dims});
   double scale = number("scale");
   int64_t splits = integer("splits", 0), warps = integer("warps", 0);  // 0: not given
   const Tensor* sinks = last_input("sinks", kFloats, {heads});
@@ -90,8 +94,7 @@ struct KvDecode : Arguments {
   explicit KvDecode(const Call& call) : Arguments(call, "kv_decode") {
     require(heads > 0 && heads % form.heads == 0, "heads is no multiple of kvHeads");
     require(queries >= 1, "queries is not positive");
-    require(queries == 1 || (!sinks && q.dtype == f16), "sinks and bf16 queries take one query a sequence");
-    require_shape(q, "q", {sequences * queries, heads * form.dims});
+    require_shape(q, "q", {sequences * queries, heads * form.head_dims});
     require((!has("splits") || splits >= 1) && splits <= 1024 && (!has("warps") || warps >= 1),
             "splits is not 1 to 1024, or warps is not positive");
     done();

@@ -49,8 +49,11 @@ def test_sinks_take_part_in_the_softmax():
     want = torch.einsum("ht,thd->hd", weights, v.repeat_interleave(2, 1).double())
     # Summed in f64, rounded once to f32.
     torch.testing.assert_close(cache.attend(q.float(), scale, sinks)[0, 0].double(), want, rtol=2**-23, atol=1e-9)
-    with pytest.raises(lpq.Error, match="one query"):
-        cache.attend(q.expand(1, 2, heads, dim), scale, sinks)
+    # The last of two queries sees what the only one saw.
+    two = cache.attend(q.float().expand(1, 2, heads, dim), scale, sinks)
+    torch.testing.assert_close(two[0, 1].double(), want, rtol=2**-23, atol=1e-9)
+    with pytest.raises(lpq.Error, match=r"shape \[3\]"):
+        cache.attend(q, scale, sinks[:3])
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
@@ -119,7 +122,7 @@ def test_four_bits_take_a_quarter():
     ("change", "sentence"),
     [
         ({"bits": 3}, "key_bits is not 2, 4 or 8"),
-        ({"head_dim": 80}, "head_dim is not 64, 128 or 256"),
+        ({"head_dim": 100}, "head_dim is not a multiple of 8 from 64 to 256"),
         ({"heads": 3}, "heads is no multiple of kv_heads"),
         ({"form": "turbomind", "bits": 2}, "key_bits is not 4 or 8"),
         ({"form": "turbomind", "residual": 64}, "no exact tail"),

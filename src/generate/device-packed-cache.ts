@@ -1,10 +1,11 @@
 import { KV_FORMS } from '../../formats/kv/forms.js';
+import { kvKernelForm, kvPageBytes, kvPages } from '../../formats/kv/kernels.js';
 import { type NativeRuntime, type Tensor, uploadTyped } from '../../native/binding.js';
 import type { CacheStep } from '../../native/cache-ops.js';
 import type { KvPages } from '../../native/kv-ops.js';
 import { type AttentionParams, ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
-import { blockTokens, kvPage } from '../kv/page.js';
+import { blockTokens } from '../kv/page.js';
 import { apart } from '../model/columns.js';
 import type { AttentionTensors } from '../model/program.js';
 import type { KvScheme } from '../model/source.js';
@@ -65,33 +66,24 @@ export class DevicePackedCache extends PackedCache<Layer> {
   protected layer(block: number, p: AttentionParams): Layer {
     const { rt, shape, scheme, batch } = this;
     const { kvHeads, headDim, valueDim = headDim, window = 0, softCap = 0 } = p;
-    const fits =
-      [64, 128, 256].includes(headDim) && (scheme.keys.group === 32 || scheme.values.group === Math.min(headDim, 128));
-    if (!fits || valueDim !== headDim || (window > 0 && window < shape.most) || softCap > 0)
+    const form = kvKernelForm(scheme, { kvHeads, headDim, pageTokens: batch });
+    if (typeof form === 'string' || valueDim !== headDim || (window > 0 && window < shape.most) || softCap > 0)
       throw new LpqError(
         'LPQ_USAGE',
         `block ${block} has attention that the kernel for packed caches does not support`,
         {
           got: `heads of ${headDim} dims${window > 0 ? `, a window of ${window}` : ''}${softCap > 0 ? ', capped scores' : ''}`,
-          expected: 'heads of 64, 128 or 256 dims that see all tokens',
+          expected: typeof form === 'string' ? form : 'heads that see all tokens, keys and values of as many dims',
           hint: 'Use --kv 16, or --device cpu.',
         },
       );
-    const page = kvPage(scheme, { heads: kvHeads, headDim, tokens: batch });
-    const pages = page.tensors.map(({ bytes }) => rt.allocate('u8', [this.each * shape.slots, bytes]));
+    const pages = kvPages(kvPageBytes(form).map((bytes) => rt.allocate('u8', [this.each * shape.slots, bytes])));
     const tail = () => rt.allocate('f16', [shape.slots, batch, kvHeads * headDim]);
     return {
-      pages: pages as unknown as KvPages,
+      pages,
       tailKeys: tail(),
       tailValues: tail(),
-      form: {
-        bits: scheme.keys.bits,
-        headDim,
-        kvHeads,
-        keyGroup: scheme.keys.group,
-        valueGroup: scheme.values.group,
-        pageTokens: batch,
-      },
+      form,
     };
   }
 

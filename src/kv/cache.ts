@@ -3,6 +3,7 @@ import type { KvTensors } from '../../native/kv-ops.js';
 import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
 import { pack } from '../layout/engine.js';
+import { cropHeads, padHeads } from './heads.js';
 import { pageParams, sideParams } from './layout-params.js';
 import type { KvPage, KvSide } from './page.js';
 import { rowsOf } from './part.js';
@@ -42,7 +43,8 @@ export class KvPool implements KvStore {
    * Enqueues quantizing `count` tokens x [count, heads*headDim] (f32 or f16) and packing them at token `first` of a page. Tokens
    * come in whole blocks.
    */
-  write(side: KvSide, x: Tensor, page: number, first: number): void {
+  write(side: KvSide, given: Tensor, page: number, first: number): void {
+    const x = padHeads(this.rt, given, this.page);
     const [count, width] = x.shape as [number, number];
     const { bits, groupTokens, groupDims } = side;
     const groups = [count / groupTokens, width / groupDims];
@@ -61,13 +63,17 @@ export class KvPool implements KvStore {
       pack(this.rt, rowsOf(layout, first / per, count / per), parts[part], view, { keep: true });
       for (const each of [parts[part], view]) each.dispose();
     }
+    x.dispose();
   }
 
   /** Enqueues y f32 [T, heads*headDim] = the first T tokens of the pages named, dequantized. */
   unpack(side: KvSide, table: readonly number[], y: Tensor): void {
     const pages = fromTyped('i32', [table.length], Int32Array.from(table));
-    ops.kvUnpack(this.rt, this.side(side), pages, y, sideParams(side));
-    pages.dispose();
+    const { heads, dims } = this.page;
+    const all = allocate('f32', [y.shape[0] as number, heads * dims]);
+    ops.kvUnpack(this.rt, this.side(side), pages, all, sideParams(side));
+    cropHeads(this.rt, all, y, this.page);
+    for (const tensor of [pages, all]) tensor.dispose();
   }
 
   /** Page by page where tokens fill one, else block by block. */

@@ -1,4 +1,4 @@
-import { KV_FORMS } from '../../formats/kv/forms.js';
+import { KV_FORMS, kvStoredDims } from '../../formats/kv/forms.js';
 import type { KvScheme } from '../../formats/kv/scheme.js';
 import { LpqError } from '../core/error.js';
 import { blockTokens } from './page.js';
@@ -23,13 +23,14 @@ export function kvSchemeOf(wish: KvWish, headDim: number): KvScheme {
   const [k, v] = kv === 'k8v4' ? ([8, 4] as const) : ([Number(kv) as 2 | 4 | 8, Number(kv) as 2 | 4 | 8] as const);
   const form = granularity === 'token' && group === undefined && k !== 2 ? 'turbomind' : 'bitdecoding';
   const { tail, wholeHeads } = KV_FORMS[form];
+  const dims = kvStoredDims(headDim);
   if (group !== undefined && ![32, 64, 128].includes(group))
     throw new LpqError('LPQ_USAGE', `--kv-group does not take ${group}`, { got: group, expected: '32, 64 or 128' });
-  const ofHead = (bits: 2 | 4 | 8): number => (wholeHeads ? headDim : Math.min(group ?? GROUP[bits], headDim));
-  for (const dims of [ofHead(v), ...(granularity === 'token' ? [ofHead(k)] : [])])
-    if (headDim % dims !== 0)
-      throw new LpqError('LPQ_USAGE', `groups of ${dims} dims do not divide the model's heads of ${headDim}`, {
-        got: dims,
+  const ofHead = (bits: 2 | 4 | 8): number => (wholeHeads ? dims : Math.min(group ?? GROUP[bits], dims));
+  for (const each of [ofHead(v), ...(granularity === 'token' ? [ofHead(k)] : [])])
+    if (dims % each !== 0)
+      throw new LpqError('LPQ_USAGE', `groups of ${each} dims do not divide the model's heads of ${headDim}`, {
+        got: each,
         hint: 'Use --kv-group 32, or --kv-granularity token with --kv 4 or 8.',
       });
   const scheme: KvScheme = {

@@ -1,4 +1,4 @@
-import { KV_FORMS } from '../../formats/kv/forms.js';
+import { KV_FORMS, kvStoredDims } from '../../formats/kv/forms.js';
 import type { KvScheme } from '../../formats/kv/scheme.js';
 import { LpqError } from '../core/error.js';
 import { reorderLocals, storedTile, WORD_75316420 } from '../layout/fragment.js';
@@ -8,7 +8,7 @@ import { product } from '../layout/product.js';
 import type { KvPart } from './part.js';
 import { residualBlock, valueTile, WORD_BITS } from './tiles.js';
 
-/** Keys or values of a page. Codes are [tokens, heads*headDim]; scales and zeros [tokens/groupTokens, heads*headDim/groupDims]. */
+/** Keys or values of a page. Codes are [tokens, heads*dims]; scales and zeros [tokens/groupTokens, heads*dims/groupDims]. */
 export interface KvSide {
   readonly bits: number;
   readonly groupTokens: number;
@@ -23,6 +23,8 @@ export interface KvPage {
   readonly scheme: KvScheme;
   readonly heads: number;
   readonly headDim: number;
+  /** Of a head, as they are stored: kvStoredDims(headDim). */
+  readonly dims: number;
   readonly tokens: number;
   /** Tokens that are packed at once. */
   readonly block: number;
@@ -55,9 +57,10 @@ export function blockTokens({ form, keys, values }: KvScheme): number {
 /** The layout of a page. Throws LPQ_LAYOUT for a shape that the scheme has no page for. */
 export function kvPage(scheme: KvScheme, shape: KvPageShape): KvPage {
   const { headDim, tokens } = shape;
+  const dims = kvStoredDims(headDim);
   const block = blockTokens(scheme);
   const token = scheme.keys.granularity === 'token';
-  const fits = (group: number): boolean => headDim % group === 0;
+  const fits = (group: number): boolean => dims % group === 0;
   if (tokens % block !== 0 || tokens < 1)
     throw new LpqError('LPQ_LAYOUT', `a page of ${tokens} tokens cannot be packed`, {
       got: tokens,
@@ -66,7 +69,7 @@ export function kvPage(scheme: KvScheme, shape: KvPageShape): KvPage {
   for (const group of [scheme.values.group, ...(token ? [scheme.keys.group] : [])])
     if (!fits(group))
       throw new LpqError('LPQ_LAYOUT', `groups of ${group} dims do not divide heads of ${headDim}`, { got: group });
-  return PAGES[scheme.form](scheme, shape, block);
+  return { ...PAGES[scheme.form](scheme, { ...shape, headDim: dims }, block), headDim };
 }
 
 function bitdecodingPage(scheme: KvScheme, shape: KvPageShape, block: number): KvPage {
@@ -153,6 +156,7 @@ function bitdecodingPage(scheme: KvScheme, shape: KvPageShape, block: number): K
     scheme,
     heads,
     headDim,
+    dims: headDim,
     tokens,
     block,
     tensors: ['keys', 'key_scales_zeros', 'values', 'value_scales_zeros'].map((name, i) => ({
@@ -225,6 +229,7 @@ function turbomindPage(scheme: KvScheme, { heads, headDim, tokens }: KvPageShape
     scheme,
     heads,
     headDim,
+    dims: headDim,
     tokens,
     block: 1,
     tensors: [{ name: 'block', bytes }],

@@ -1,7 +1,9 @@
+import { kvStoredDims } from '../../formats/kv/forms.js';
 import { fromTyped, type NativeRuntime, type Tensor } from '../../native/binding.js';
 import type { KvTensors } from '../../native/kv-ops.js';
 import { type AttentionParams, ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
+import { cropHeads, type HeadDims, padHeads } from '../kv/heads.js';
 import { decodedAttention } from './decoded-attention.js';
 import type { Batch } from './program.js';
 import type { KvScheme } from './source.js';
@@ -43,7 +45,8 @@ export function cachedAttention(
   }
   const { keys, values, residual } = scheme;
   const { headDim, kvHeads, heads } = p;
-  if (headDim % values.group !== 0 || (keys.granularity === 'token' && headDim % keys.group !== 0))
+  const dims = kvStoredDims(headDim);
+  if (dims % values.group !== 0 || (keys.granularity === 'token' && dims % keys.group !== 0))
     throw new LpqError('LPQ_USAGE', `the groups of the cache do not divide heads of ${headDim} dims`, {
       got: `${keys.group} and ${values.group}`,
       hint: 'Choose --kv-group for this model.',
@@ -63,7 +66,7 @@ export function cachedAttention(
     const span = { first, length };
     first += length;
     if (length === 0) continue;
-    const packed = sides.map((side) => packedRows(rt, side, span, width));
+    const packed = sides.map((side) => packedRows(rt, side, span, width, { headDim, dims }));
     for (const { x } of sides) throughHalf(rt, x, span, width);
     const starts = (count: number): Tensor => fromTyped('i32', [2], Int32Array.of(0, count));
     const step = residual === 0 ? length : residual;
@@ -93,24 +96,29 @@ export function cachedAttention(
   }
 }
 
-/** f32 [length, width]: the span's rows of x, quantized and read back. */
+/** f32 [length, width]: the span's rows of x, quantized with the zeros that are stored behind each head, and read back. */
 function packedRows(
   rt: NativeRuntime,
   { x, ...p }: { x: Tensor; bits: number; groupTokens: number; groupDims: number },
   { first, length }: Span,
   width: number,
+  heads: HeadDims,
 ): Tensor {
-  const rows = x.view([length, width], first * width);
-  const groups = [Math.ceil(length / p.groupTokens), width / p.groupDims];
+  const given = x.view([length, width], first * width);
+  const rows = padHeads(rt, given, heads);
+  const columns = rows.shape[1] as number;
+  const groups = [Math.ceil(length / p.groupTokens), columns / p.groupDims];
   const parts: KvTensors = {
-    codes: rt.allocate('u8', [length, width]),
+    codes: rt.allocate('u8', [length, columns]),
     scales: rt.allocate('f16', groups),
     zeros: rt.allocate('f16', groups),
   };
+  const all = rt.allocate('f32', [length, columns]);
   const y = rt.allocate('f32', [length, width]);
   ops.kvQuantize(rt, rows, parts, p);
-  ops.kvDequantize(rt, parts, y, p);
-  for (const tensor of [rows, ...Object.values(parts)]) (tensor as Tensor).dispose();
+  ops.kvDequantize(rt, parts, all, p);
+  cropHeads(rt, all, y, heads);
+  for (const tensor of [given, rows, all, ...Object.values(parts)]) (tensor as Tensor).dispose();
   return y;
 }
 

@@ -11,19 +11,13 @@ type AttentionParams = Parameters<typeof ops.attention>[6];
 type Heads = Pick<AttentionParams, 'kvHeads' | 'headDim' | 'window' | 'softCap'>;
 
 /** Why ops.kvDecode cannot compute this attention over a cache of this scheme, of sequences of `longest` tokens; undefined where it can. */
-export function decodingObstacle(
-  scheme: KvScheme,
-  p: Heads,
-  sinks = false,
-  longest = Number.POSITIVE_INFINITY,
-): string | undefined {
+export function decodingObstacle(scheme: KvScheme, p: Heads, longest = Number.POSITIVE_INFINITY): string | undefined {
   const form = formOf(scheme, p);
   if (typeof form === 'string') return form;
   if (KV_FORMS[scheme.form].tail && scheme.residual === 0)
     return 'a cache of whole blocks without an exact tail can only be simulated';
   if (p.window !== undefined && p.window > 0 && p.window < longest) return 'no kernel skips tokens before a window';
-  if (p.softCap !== undefined && p.softCap > 0) return 'no kernel caps scores';
-  return sinks ? 'no kernel adds sinks to scores' : undefined;
+  return p.softCap !== undefined && p.softCap > 0 ? 'no kernel caps scores' : undefined;
 }
 
 /** In pages as small as they come. */
@@ -45,7 +39,7 @@ export function decodedAttention(
   p: AttentionParams,
   sinks?: Tensor,
 ): void {
-  const why = decodingObstacle(scheme, p, sinks !== undefined, Math.max(0, ...batch.lengths));
+  const why = decodingObstacle(scheme, p, Math.max(0, ...batch.lengths));
   const form = formOf(scheme, p);
   if (why !== undefined || typeof form === 'string')
     throw new LpqError('LPQ_DEVICE', `this KV cache cannot be read on ${rt.device}: ${why}`, {
@@ -65,7 +59,7 @@ export function decodedAttention(
     if (length > 0) {
       const [queries, keys, values] = [rows(q), rows(k), rows(v)];
       const exact = rt.allocate('f32', queries.shape);
-      decodeSpan(rt, form, scheme.residual, { q: queries, k: keys, v: values, y: exact }, p);
+      decodeSpan(rt, form, scheme.residual, { q: queries, k: keys, v: values, y: exact }, p, sinks);
       const to = y.view(queries.shape, first * (queries.shape[1] as number));
       ops.cast(rt, exact, to);
       for (const tensor of [queries, keys, values, exact, to]) tensor.dispose();
@@ -81,6 +75,7 @@ function decodeSpan(
   residual: number,
   { q, k, v, y }: { q: Tensor; k: Tensor; v: Tensor; y: Tensor },
   { heads, scale }: AttentionParams,
+  sinks?: Tensor,
 ): void {
   const [length, width] = k.shape as [number, number];
   // Tokens that any query reads as they are packed: without a tail all, its own included.
@@ -125,7 +120,7 @@ function decodeSpan(
       tails: ints(() => tail),
     };
     const [from, to] = [q, y].map((x) => x.view([count * queries, columns], first * columns)) as [Tensor, Tensor];
-    ops.kvDecode(rt, from, cache, to, { ...form, heads, scale, queries });
+    ops.kvDecode(rt, from, cache, to, { ...form, heads, scale, queries }, sinks);
     for (const tensor of [cache.table, cache.lengths, cache.tailKeys, cache.tailValues, cache.tails, from, to])
       tensor.dispose();
   };

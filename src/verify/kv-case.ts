@@ -33,6 +33,20 @@ export interface PageShape {
   readonly order: 'inner' | 'outer';
 }
 
+/** Dims of a head in pages (formats/kv/spec.md): above 64 and up to 256, those that are stored. */
+export const storedDims = ({ headDim }: PageShape): number => {
+  for (const dims of [128, 256]) if (headDim > 64 && headDim <= dims) return dims;
+  return headDim;
+};
+
+/** x [.., heads*headDim] with zeros behind each head, as it is stored. */
+export function asStored(x: Float32Array, page: PageShape): Float32Array<ArrayBuffer> {
+  const [own, dims] = [page.headDim, storedDims(page)];
+  const y = new Float32Array((x.length / own) * dims);
+  for (let h = 0; h * own < x.length; h++) y.set(x.subarray(h * own, (h + 1) * own), h * dims);
+  return y;
+}
+
 /** A way to keep and read a cache; tensors, k, v, q (f32) and y are of the runtime's device. */
 export interface CacheMaker {
   /** fp: y in f32 and f64, computed so; tensor cores: y in f16 and f32, operands in f16. */

@@ -2,7 +2,15 @@ import type { KvScheme } from '../../formats/kv/scheme.js';
 import { type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import { halfValue } from './floats.js';
 import { exactAttention, floatsOf, type OutputType, poisoned, UNIT } from './kv-attention.js';
-import type { CacheMaker, CacheUnderTest, PageShape, Queries, SequenceUnderTest } from './kv-case.js';
+import {
+  asStored,
+  type CacheMaker,
+  type CacheUnderTest,
+  type PageShape,
+  type Queries,
+  type SequenceUnderTest,
+  storedDims,
+} from './kv-case.js';
 import { decodeSide, gridOf, type Numbers, quantizeRows, type Rows, rowsOf } from './kv-numbers.js';
 import { settle } from './native.js';
 import type { Recorder } from './report.js';
@@ -35,6 +43,8 @@ export interface Sequence {
 }
 
 export const widthOf = ({ page }: Case): number => page.heads * page.headDim;
+/** Of a token in pages. */
+export const storedWidthOf = ({ page }: Case): number => page.heads * storedDims(page);
 export const batchOf = ({ scheme, page }: Case): number => Math.max(scheme.residual, page.block);
 
 /** What a sequence holds, read by the verifier, compared with what it should; returns keys and values as numbers. */
@@ -46,7 +56,7 @@ export async function checkStored(
   where: string,
 ): Promise<[Rows, Rows]> {
   const { runtime, device, recorder, scheme, page, name } = one;
-  const width = widthOf(one);
+  const [own, width] = [widthOf(one), storedWidthOf(one)];
   const batch = batchOf(one);
   const packed = length - (length % batch);
   await settle(device);
@@ -70,7 +80,8 @@ export async function checkStored(
   const tails = await downloaded(device, [sequence.tailKeys, sequence.tailValues]);
   const sides: Rows[] = [];
   for (const [i, side] of (['keys', 'values'] as const).entries()) {
-    const x = side === 'keys' ? tokens.k : tokens.v;
+    const given = side === 'keys' ? tokens.k : tokens.v;
+    const x = asStored(given, page);
     const grid = gridOf(scheme, side);
     const expected = quantizeRows(x, packed, width, grid);
     const found = await decodeSide(runtime, pages, scheme, page, side, table, packed);
@@ -82,10 +93,15 @@ export async function checkStored(
       else recorder.count('kv');
     }
     const tail = typed<Uint16Array>(tails[i] as Tensor);
-    const rest = x.subarray(packed * width, length * width);
+    const rest = given.subarray(packed * own, length * own);
     const wrong = rest.findIndex((value, n) => halfValue(tail[n] as number) !== value);
     if (wrong >= 0)
-      fail(`the tail of ${side}`, halfValue(tail[wrong] as number), rest[wrong] as number, packed * width + wrong);
+      fail(
+        `the tail of ${side}`,
+        halfValue(tail[wrong] as number),
+        rest[wrong] as number,
+        packed * width + Math.floor(wrong / own) * width,
+      );
     else recorder.count('kv');
     sides.push(rowsOf(expected, x, length, width, grid));
   }
@@ -115,8 +131,11 @@ export async function checkAttention(
 ): Promise<void> {
   const { runtime, recorder, page, queries, name, maker, scheme } = one;
   const top = maker.arithmetic === 'fp' ? 0 : 2 ** Math.max(scheme.keys.bits, scheme.values.bits) - 1;
-  const shape = { kvHeads: page.heads, headDim: page.headDim };
-  const exact = await exactAttention(runtime, q, held, { ...queries, ...shape, unit: UNIT[type], top });
+  const dims = storedDims(page);
+  const shape = { kvHeads: page.heads, headDim: dims };
+  const all = await exactAttention(runtime, asStored(q, page), held, { ...queries, ...shape, unit: UNIT[type], top });
+  const own = (values: Float64Array): Float64Array => values.filter((_, i) => i % dims < page.headDim);
+  const exact = { y: own(all.y), bound: own(all.bound) };
   const at = exact.y.findIndex(
     (value, i) => !(Math.abs((got[i] as number) - value) <= (exact.bound[i] as number)) || exact.bound[i] === Infinity,
   );

@@ -1,7 +1,7 @@
 import type { KvScheme } from '../../formats/kv/scheme.js';
 import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import { halfValue, nearestEven, nearestHalf } from './floats.js';
-import type { PageShape } from './kv-case.js';
+import { type PageShape, storedDims } from './kv-case.js';
 import { settle } from './native.js';
 
 /** One side of tokens as it is stored. */
@@ -93,7 +93,8 @@ export async function decodeSide(
 ): Promise<Numbers> {
   const grid = gridOf(scheme, side);
   const values = side === 'values';
-  const width = page.heads * page.headDim;
+  const dims = storedDims(page);
+  const width = page.heads * dims;
   const groups = [tokens / grid.groupTokens, width / grid.groupDims];
   const [codes, scales, zeros] = [allocate('u8', [tokens, width]), allocate('f16', groups), allocate('f16', groups)];
   const pages = fromTyped('i32', [table.length], Int32Array.from(table));
@@ -108,7 +109,7 @@ export async function decodeSide(
       values,
       channel: grid.groupTokens > 1,
       heads: page.heads,
-      headDim: page.headDim,
+      headDim: dims,
       pageTokens: page.tokens,
       bits: grid.bits,
       otherBits: values ? scheme.keys.bits : scheme.values.bits,

@@ -1,6 +1,6 @@
 import { type NativeRuntime, type Tensor, uploadTyped } from '../../native/binding.js';
 import { floatsOf, poisoned } from './kv-attention.js';
-import { Draw } from './kv-case.js';
+import { asStored, Draw } from './kv-case.js';
 import {
   attended,
   batchOf,
@@ -10,6 +10,7 @@ import {
   downloaded,
   outputTypes,
   type Sequence,
+  storedWidthOf,
   type Tokens,
   widthOf,
 } from './kv-check.js';
@@ -81,7 +82,8 @@ export async function together(one: Case, lengths: readonly number[]): Promise<v
     const [k, v] = [tokens.k, tokens.v].map((x) => uploadTyped(device, 'f32', [length, width], x)) as [Tensor, Tensor];
     sequences[b]?.prefill(k, v);
     for (const tensor of [k, v]) tensor.dispose();
-    return sidesOf(scheme, tokens, length - (length % batch), length, width);
+    const stored = { k: asStored(tokens.k, page), v: asStored(tokens.v, page) };
+    return sidesOf(scheme, stored, length - (length % batch), length, storedWidthOf(one));
   });
   const count = queries.heads * page.headDim;
   const q = draw.rows(lengths.length, count, SIZES[1]);
@@ -102,16 +104,16 @@ export async function together(one: Case, lengths: readonly number[]): Promise<v
 /** Tokens appended one by one: attention on the way, and in the end the bytes of a prompt of as many. */
 export async function appended(one: Case, steps: number): Promise<void> {
   const { device, recorder, scheme, page, queries, seed, name } = one;
-  const width = widthOf(one);
+  const [width, storedWidth] = [widthOf(one), storedWidthOf(one)];
   const batch = batchOf(one);
   const draw = new Draw(seed + 7 * page.tokens + 1);
   const tokens = drawTokens(one, draw, steps);
   const grown = make(one, steps);
   const [k, v] = [tokens.k, tokens.v].map((x) => upload(device, x, steps)) as [Tensor, Tensor];
   const numbers = (['keys', 'values'] as const).map((side) => {
-    const x = side === 'keys' ? tokens.k : tokens.v;
+    const x = asStored(side === 'keys' ? tokens.k : tokens.v, page);
     const grid = gridOf(scheme, side);
-    return { x, grid, all: quantizeRows(x, steps - (steps % batch), width, grid) };
+    return { x, grid, all: quantizeRows(x, steps - (steps % batch), storedWidth, grid) };
   });
   const [type] = outputTypes(one);
   if (type === undefined) return;
@@ -127,7 +129,7 @@ export async function appended(one: Case, steps: number): Promise<void> {
       const length = t + 1;
       const packed = scheme.residual === 0 ? length - (length % batch) : t - (t % batch);
       const held = numbers.map(({ x, grid, all }) =>
-        rowsOf({ ...all, codes: all.codes.subarray(0, packed * width) }, x, length, width, grid),
+        rowsOf({ ...all, codes: all.codes.subarray(0, packed * storedWidth) }, x, length, storedWidth, grid),
       ) as [Rows, Rows];
       await checkAttention(one, q, held, got, type, `after ${length} appended tokens`);
     }

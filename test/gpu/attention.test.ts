@@ -63,7 +63,7 @@ gpuTest('pages of every form have the bytes that the CPU packs, of prompts and o
       ['token', 64],
       ['token', undefined],
     ] as const)
-      for (const headDim of [64, 128, 256]) {
+      for (const headDim of [64, 80, 128, 192, 256]) {
         const scheme = kvSchemeOf({ kv, granularity, ...(group && { group }) }, headDim);
         const whole = scheme.form === 'turbomind';
         const tokens = whole ? 64 : blockTokens(scheme);

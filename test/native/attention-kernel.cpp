@@ -21,41 +21,48 @@ long long checks = 0, failures = 0;
 double worst = 0;
 uint64_t seed = 1;
 
+// Every other case has sinks, about as large as the largest scores, and every third queries of bf16, which f16 holds.
+struct Besides {
+  std::vector<uint16_t> sinks, queries;
+  Besides(const KvCase& c, KvData& data, KvDecodeArgs& a) {
+    if (seed % 2)
+      for (int h = 0; h < c.heads; ++h) {
+        sinks.push_back(lpq::f32_to_bf16(static_cast<float>(h % 5)));
+        data.sinks.push_back(static_cast<float>(h % 5));
+      }
+    if (seed % 3 == 0) {
+      for (uint16_t& x : data.q) {
+        queries.push_back(lpq::f32_to_bf16(lpq::f16_to_f32(x)));
+        x = lpq::f32_to_f16(lpq::bf16_to_f32(queries.back()));
+      }
+      a.q = queries.data(), a.bf16_queries = 1;
+    }
+    a.sinks = sinks.empty() ? nullptr : sinks.data(), a.sinks_type = 2;
+  }
+};
+
 template <int KEYS, int VALUES, int DIMS, KvForm FORM, int QUERIES>
 void of_queries(KvCase c, int warps) {
   c.bits = KEYS, c.value_bits = VALUES, c.dims = DIMS, c.form = FORM;
   KvData data(c, ++seed);
   using Shape = KvShape<KEYS, VALUES, DIMS, FORM, QUERIES>;
   KvDecodeArgs a = data.args;
-  // Every other case has sinks, about as large as the largest scores, and every third queries of bf16, which f16 holds.
-  std::vector<uint16_t> sinks, narrow;
-  if (seed % 2)
-    for (int h = 0; h < c.heads; ++h) {
-      sinks.push_back(lpq::f32_to_bf16(static_cast<float>(h % 5)));
-      data.sinks.push_back(static_cast<float>(h % 5));
-    }
-  if (seed % 3 == 0) {
-    for (uint16_t& x : data.q) {
-      narrow.push_back(lpq::f32_to_bf16(lpq::f16_to_f32(x)));
-      x = lpq::f32_to_f16(lpq::bf16_to_f32(narrow.back()));
-    }
-    a.q = narrow.data(), a.bf16_queries = 1;
-  }
-  a.sinks = sinks.empty() ? nullptr : sinks.data(), a.sinks_type = 2;
+  Besides besides(c, data, a);
+  std::vector<uint16_t>& narrow = besides.queries;
   a.query_tiles = (c.heads / c.kv_heads + QUERIES - 1) / QUERIES;
   a.joined = seed % 2 ? 2 : 16;  // runs of two splits, or all at once
   const int tiles = c.sequences * c.kv_heads * a.query_tiles, runs = kv_runs(a.splits, a.joined);
   std::vector<float> partial(static_cast<size_t>(tiles) * static_cast<size_t>(a.splits + runs) * Shape::kRecord, NAN),
-      y(static_cast<size_t>(c.sequences * c.heads * DIMS), NAN);
+      y(static_cast<size_t>(c.sequences * c.heads * c.own()), NAN);
   std::vector<unsigned> counters(static_cast<size_t>(tiles * (1 + runs)), 0);
   unsigned fault = 0;
   a.partial = partial.data(), a.counters = counters.data(), a.y = y.data(), a.store = kKvStoreF32, a.fault = &fault,
   a.early = static_cast<int>(seed & 1);
-  const std::string name = "k" + std::to_string(KEYS) + " v" + std::to_string(VALUES) + " d" + std::to_string(DIMS) +
-                           " form " + std::to_string(static_cast<int>(FORM)) + " g" + std::to_string(c.key_group) +
-                           " heads " + std::to_string(c.heads) + "/" + std::to_string(c.kv_heads) + " by " +
-                           std::to_string(QUERIES) + " splits " + std::to_string(c.splits) + " warps " +
-                           std::to_string(warps);
+  const std::string name = "k" + std::to_string(KEYS) + " v" + std::to_string(VALUES) + " d" + std::to_string(c.own()) +
+                           " of " + std::to_string(DIMS) + " form " + std::to_string(static_cast<int>(FORM)) + " g" +
+                           std::to_string(c.key_group) + " heads " + std::to_string(c.heads) + "/" +
+                           std::to_string(c.kv_heads) + " by " + std::to_string(QUERIES) + " splits " +
+                           std::to_string(c.splits) + " warps " + std::to_string(warps);
   const auto fail = [&](const std::string& what) {
     if (++failures <= 20) std::printf("FAIL %s: %s\n", name.c_str(), what.c_str());
   };
@@ -89,8 +96,8 @@ void of_queries(KvCase c, int warps) {
   for (int b = 0; b < c.sequences; ++b)
     for (int h = 0; h < c.heads; ++h) {
       kv_expected(c, data, b, h, 0x1p-24, want, bound);
-      for (int d = 0; d < DIMS; ++d) {
-        const double got = y[static_cast<size_t>((b * c.heads + h) * DIMS + d)],
+      for (int d = 0; d < c.own(); ++d) {
+        const double got = y[static_cast<size_t>((b * c.heads + h) * c.own() + d)],
                      share = std::fabs(got - want[static_cast<size_t>(d)]) / bound[static_cast<size_t>(d)];
         if (!(share <= 1))
           return fail("sequence " + std::to_string(b) + ", head " + std::to_string(h) + ", dim " + std::to_string(d) +
@@ -114,9 +121,10 @@ void prefill(KvCase c, int queries, float sign = 1) {
   c.bits = KEYS, c.value_bits = VALUES, c.dims = DIMS, c.form = FORM, c.queries = queries;
   KvData data(c, ++seed);
   data.scale *= sign, data.args.scale *= sign;
+  Besides besides(c, data, data.args);
   for (const bool wgmma : {false, true}) {
     KvDecodeArgs a = data.args;
-    std::vector<float> y(static_cast<size_t>(c.sequences * c.queries * c.heads * DIMS), NAN);
+    std::vector<float> y(static_cast<size_t>(c.sequences * c.queries * c.heads * c.own()), NAN);
     unsigned fault = 0;
     const int rows = wgmma ? kHopperRows : kPrefillRows;
     a.query_tiles = (c.queries * (c.heads / c.kv_heads) + rows - 1) / rows;
@@ -126,8 +134,8 @@ void prefill(KvCase c, int queries, float sign = 1) {
     a.y = y.data(), a.store = kKvStoreF32, a.fault = &fault, a.partial = partial.data(), a.counters = counters.data();
     const auto fail = [&](const std::string& what) {
       if (++failures <= 20)
-        std::printf("FAIL prefill%s k%d v%d d%d form %d g%d splits %d: %s\n", wgmma ? " by wgmma" : "", KEYS, VALUES,
-                    DIMS, static_cast<int>(FORM), c.key_group, c.splits, what.c_str());
+        std::printf("FAIL prefill%s k%d v%d d%d of %d form %d g%d splits %d: %s\n", wgmma ? " by wgmma" : "", KEYS,
+                    VALUES, c.own(), DIMS, static_cast<int>(FORM), c.key_group, c.splits, what.c_str());
     };
     ++checks;
     using Portable = PrefillTile<KEYS, VALUES, DIMS, FORM>;
@@ -151,8 +159,8 @@ void prefill(KvCase c, int queries, float sign = 1) {
       for (int query = 0; query < c.queries; ++query)
         for (int h = 0; h < c.heads; ++h) {
           kv_expected(c, data, b, h, 0x1p-24, want, bound, query, true);
-          for (int d = 0; d < DIMS; ++d) {
-            const double got = y[static_cast<size_t>(((b * c.queries + query) * c.heads + h) * DIMS + d)],
+          for (int d = 0; d < c.own(); ++d) {
+            const double got = y[static_cast<size_t>(((b * c.queries + query) * c.heads + h) * c.own() + d)],
                          share = std::fabs(got - want[static_cast<size_t>(d)]) / bound[static_cast<size_t>(d)];
             here = std::isnan(share) ? INFINITY : std::max(here, share);
           }
@@ -170,7 +178,7 @@ void half_a_tile() {
     KvData data(c, ++seed);
     KvDecodeArgs a = data.args;
     data.lengths[0] = 64;
-    std::vector<float> y(static_cast<size_t>(c.queries * c.heads * c.dims), NAN);
+    std::vector<float> y(static_cast<size_t>(c.queries * c.heads * c.own()), NAN);
     unsigned fault = 0, counter = 0;
     a.y = y.data(), a.store = kKvStoreF32, a.fault = &fault, a.counters = &counter, a.joined = 16;
     ++checks;
@@ -188,6 +196,12 @@ KvCase of_group(int group, int dims, int sequences, int heads, int kv_heads, int
                 std::vector<int> blocks, std::vector<int> tails) {
   return {0,        0,      group, std::min(group, dims), sequences,         heads,
           kv_heads, splits, outer, blocks_a_page,         std::move(blocks), std::move(tails)};
+}
+
+// The case, of heads that are stored as the next size.
+KvCase of_head(int head_dims, KvCase c) {
+  c.head_dims = head_dims;
+  return c;
 }
 
 template <int KEYS, int VALUES, int DIMS>
@@ -242,6 +256,13 @@ int main() {
     one<4, 4, 64, KvForm::kWide>(of_group(128, 64, 1, group, 1, 2, false, 1, {2}, {3}), 2);
   one<8, 4, 64, KvForm::kWords>(of_group(64, 64, 3, 2, 1, 2, false, 1, {0, 1, 65}, {0, 0, 0}), 1);
   using F = KvForm;
+  one<4, 4, 128, F::kWide>(of_head(80, of_group(128, 128, 2, 4, 2, 2, false, 1, {3, 0}, {5, 1})), 2);
+  one<2, 2, 128, F::kFine>(of_head(96, of_group(32, 128, 1, 2, 2, 1, true, 1, {2}, {20})), 2);
+  one<8, 4, 256, F::kTokens>(of_head(192, of_group(64, 256, 1, 2, 1, 2, false, 1, {2}, {3})), 2);
+  one<4, 4, 128, F::kWords>(of_head(72, of_group(128, 128, 2, 2, 1, 1, false, 1, {70, 1}, {0, 0})), 1);
+  prefill<4, 4, 128, F::kFine>(of_head(80, of_group(128, 128, 2, 4, 2, 2, false, 1, {2, 0}, {70, 3})), 21);
+  prefill<8, 8, 256, F::kWords>(of_head(192, of_group(256, 256, 1, 2, 1, 1, false, 2, {70}, {0})), 3);
+  prefill<2, 2, 128, F::kTokens>(of_head(120, of_group(32, 128, 1, 2, 1, 1, true, 1, {1}, {9})), 12);
   // Packed and exact tokens, queries before the first token, splits of which some are empty.
   prefill<4, 4, 128, F::kFine>(of_group(128, 128, 2, 6, 2, 1, false, 1, {2, 0}, {70, 3}), 30);
   prefill<4, 4, 128, F::kFine>(of_group(32, 128, 1, 4, 1, 3, true, 2, {3}, {20}), 40, -1);

@@ -19,7 +19,7 @@ uint64_t seed = 1;
 
 void fail(const KvCase& c, const char* what) {
   if (++failures <= 20)
-    std::printf("FAIL k%d v%d d%d g%d form %d%s: %s\n", c.bits, c.of_values(), c.dims, c.key_group,
+    std::printf("FAIL k%d v%d d%d of %d g%d form %d%s: %s\n", c.bits, c.of_values(), c.own(), c.dims, c.key_group,
                 static_cast<int>(c.form), c.outer ? " outer" : "", what);
 }
 
@@ -55,9 +55,10 @@ void same(const KvCase& c, const KvData& d, const KvPages& want) {
 }
 
 template <int KEYS, int VALUES, int CHUNK, KvForm FORM>
-void packed(int dims, int group, bool outer, bool faults = false) {
+void packed(int dims, int group, bool outer, bool faults = false, int head_dims = 0) {
   constexpr bool words = FORM == KvForm::kWords;
   KvCase c{KEYS, dims, group, std::min(group, dims), 1, 2, 2, 1, outer, 2, {words ? 200 : 3}, {0}, VALUES, FORM};
+  c.head_dims = head_dims;
   if (FORM == KvForm::kWide && group != 128) c.form = KvForm::kFine;
   KvData d(c, ++seed);
   KvPages want(d);
@@ -77,7 +78,7 @@ void packed(int dims, int group, bool outer, bool faults = false) {
   if (told.number || told.page) fail(c, "a fault is told");
   if (!faults) return;
   checks += 2;
-  x[1][static_cast<size_t>(5 * c.dims + 3)] = 0x7e01;
+  x[1][static_cast<size_t>(5 * c.own() + 3)] = 0x7e01;
   launch<KEYS, VALUES, CHUNK, FORM>(c, a, 2);
   if (!told.number) fail(c, "NaN is not told");
   d.table[0] = d.pages;
@@ -87,9 +88,10 @@ void packed(int dims, int group, bool outer, bool faults = false) {
 
 // Three sequences: a full tail, one with room for one, one that is empty.
 template <int KEYS, int VALUES, int CHUNK, KvForm FORM>
-void appended(int dims, int group) {
+void appended(int dims, int group, int head_dims = 0) {
   constexpr bool words = FORM == KvForm::kWords;
   KvCase c{KEYS, dims, group, std::min(group, dims), 3, 2, 2, 1, false, 1, {}, {}, VALUES, FORM};
+  c.head_dims = head_dims;
   if (FORM == KvForm::kWide && group != 128) c.form = KvForm::kFine;
   const int residual = c.block();
   c.packed_blocks = words ? std::vector<int>{64, 100, 1} : std::vector<int>{2, 1, 0};
@@ -98,7 +100,7 @@ void appended(int dims, int group) {
   if (words) d.lengths[0] = 63, d.lengths[2] = 0;  // pages have room
   else d.lengths[0] = residual;
   KvPages want(d);
-  const size_t width = static_cast<size_t>(c.kv_heads * c.dims);
+  const size_t width = static_cast<size_t>(c.kv_heads * c.own());
   const std::vector<uint16_t> x[2] = {pack_input(c, 3, ++seed), pack_input(c, 3, ++seed)};
   std::vector<uint16_t> tails[2] = {d.tail_keys, d.tail_values};
   Told told;
@@ -173,6 +175,15 @@ int main() {
   appended<2, 2, 64, F::kTokens>(64, 32);
   appended<8, 4, 128, F::kWide>(128, 128);
   appended<8, 4, 128, F::kWords>(128, 128);
+  // Heads that are stored as the next size, zeros behind; of two chunks the second is in part, or not at all, their
+  // own.
+  packed<4, 4, 128, F::kWide>(128, 128, false, true, 80);
+  packed<2, 2, 128, F::kWide>(128, 32, true, false, 96);
+  packed<8, 4, 128, F::kTokens>(256, 64, true, false, 192);
+  packed<4, 4, 128, F::kWords>(128, 128, false, true, 120);
+  appended<4, 4, 128, F::kWide>(256, 128, 136);
+  appended<2, 2, 128, F::kTokens>(128, 32, 72);
+  appended<8, 4, 128, F::kWords>(256, 256, 192);
 #ifdef LPQ_ALL_FORMS
   for (const int group : {32, 64, 128}) {
     packed<2, 2, 64, F::kWide>(64, group, true), packed<2, 2, 128, F::kWide>(256, group, false),

@@ -31,6 +31,8 @@ struct KvCase {
   int value_bits = 0;                       // 0: bits
   cuda::KvForm form = cuda::KvForm::kWide;  // kTokens and kWords say so; the others follow from the group
   int queries = 1;                          // newest tokens that ask
+  int head_dims = 0;                        // of a head as it comes, 0: dims, as they are stored
+  int own() const { return head_dims ? head_dims : dims; }
   int of_values() const { return value_bits ? value_bits : bits; }
   bool words() const { return form == cuda::KvForm::kWords; }
   bool by_token() const { return form == cuda::KvForm::kTokens; }
@@ -104,8 +106,8 @@ struct KvData {
     std::mt19937_64 lot(seed);
     std::normal_distribution<double> normal;
     block = c.block(), page_tokens = block * c.blocks_a_page;
-    const int H = c.kv_heads, D = c.dims, P = page_tokens, width = H * D;
-    table_pages = 1, pages = 0, room = 1, scale = static_cast<float>(1.0 / std::sqrt(D));
+    const int H = c.kv_heads, D = c.dims, P = page_tokens, width = H * c.own();
+    table_pages = 1, pages = 0, room = 1, scale = static_cast<float>(1.0 / std::sqrt(c.own()));
     std::vector<int> need;
     for (const int blocks : c.packed_blocks) {
       lengths.push_back(c.words() ? blocks : blocks * block);
@@ -135,7 +137,7 @@ struct KvData {
     if (!c.words()) {
       values_page = bytes(values, value_bytes);
       key_numbers_page =
-          bytes(key_numbers, c.by_token() ? 4ll * P * H * (D / c.key_group) : 4ll * P / c.key_group * width);
+          bytes(key_numbers, c.by_token() ? 4ll * P * H * (D / c.key_group) : 4ll * P / c.key_group * H * D);
       value_numbers_page = bytes(value_numbers, 4ll * P * H * (D / c.value_group));
     }
     for (int p = 0; p < pages; ++p)
@@ -165,14 +167,14 @@ struct KvData {
       v.resize(static_cast<size_t>(n));
       for (uint16_t& x : v) x = lpq::f32_to_f16(static_cast<float>(normal(lot)));
     };
-    halves(q, 1ll * c.sequences * c.queries * c.heads * D), halves(tail_keys, 1ll * c.sequences * room * width),
+    halves(q, 1ll * c.sequences * c.queries * c.heads * c.own()), halves(tail_keys, 1ll * c.sequences * room * width),
         halves(tail_values, 1ll * c.sequences * room * width);
     read(c);
     place(c);
   }
   // K and V as numbers, of the bytes, lengths and tails that are there.
   void read(const KvCase& c) {
-    const int H = c.kv_heads, D = c.dims, P = page_tokens, width = H * D;
+    const int H = c.kv_heads, D = c.own(), P = page_tokens, width = H * D;
     key_sizes.clear(), key_values.clear(), value_sizes.clear(), value_values.clear();
     for (int b = 0; b < c.sequences; ++b) {
       const int packed = lengths[static_cast<size_t>(b)], tail = tails[static_cast<size_t>(b)];
@@ -235,8 +237,8 @@ struct KvData {
       a.key_row = key_row, a.value_row = value_row, a.key_head = a.value_head = P * (key_row + value_row),
       a.key_number_head = a.value_number_head = 8 * P;
     }
-    a.page_tokens = P, a.table_pages = table_pages, a.pages = pages, a.heads = c.heads, a.kv_heads = H,
-    a.queries = c.queries;
+    a.head_dims = c.own(), a.page_tokens = P, a.table_pages = table_pages, a.pages = pages, a.heads = c.heads,
+    a.kv_heads = H, a.queries = c.queries;
     a.query_tiles = (c.heads / H + 7) / 8, a.splits = c.splits, a.room = room, a.run = c.run(),
     a.key_group = c.key_group, a.value_group = c.value_group;
     a.key_bits = c.bits, a.value_bits = c.of_values(), a.by_token = c.by_token() || c.words(), a.words = c.words();
@@ -252,7 +254,7 @@ struct KvData {
 // rounded: keys and values are made halves, not scores and weights; u of keys and values each.
 inline void kv_expected(const KvCase& c, const KvData& data, int b, int head, double unit, std::vector<double>& y,
                         std::vector<double>& bound, int query = 0, bool rounded = false) {
-  const int D = c.dims, H = c.kv_heads, kv = head / (c.heads / H), top = (1 << c.bits) - 1,
+  const int D = c.own(), H = c.kv_heads, kv = head / (c.heads / H), top = (1 << c.bits) - 1,
             value_top = (1 << c.of_values()) - 1;
   const size_t s = static_cast<size_t>(b);
   const int tokens = data.lengths[s] + data.tails[s] - c.queries + query + 1;
@@ -268,8 +270,8 @@ inline void kv_expected(const KvCase& c, const KvData& data, int b, int head, do
                    k = data.key_values[s][at], size = data.key_sizes[s][at];
       sum += q * k, codes += std::fabs(q) * size, all += std::fabs(q) * (size + std::fabs(k - size)), q_all += top;
     }
-    const double error =
-        (rounded ? all : codes) * 0x1p-11 + q_all * 0x1p-25 + all * (D / 16 * 17 * 0x1p-23 + D * 0x1p-24 + 0x1p-22);
+    const double error = (rounded ? all : codes) * 0x1p-11 + q_all * 0x1p-25 +
+                         all * (c.dims / 16 * 17 * 0x1p-23 + c.dims * 0x1p-24 + 0x1p-22);
     score[static_cast<size_t>(t)] = sum * data.scale;
     delta = std::max(delta, error * std::fabs(data.scale)), most = std::max(most, score[static_cast<size_t>(t)]),
     furthest = std::max(furthest, std::fabs(score[static_cast<size_t>(t)]));

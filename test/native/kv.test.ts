@@ -91,35 +91,52 @@ test('kv_decode: sinks take part in the softmax, queries of bf16 are read as f16
     tailValues: fromTyped('f16', [3, room, kvHeads * dims], v.bits),
   };
   const scale = 0.125;
-  for (const dtype of ['f16', 'bf16'] as const)
-    for (const sinks of [undefined, Float32Array.from({ length: heads }, (_, h) => h - 3)]) {
-      const [decode, any] = dtype === 'f16' ? [decodeF16, f16] : [decodeBf16, bf16];
-      const q = halves(3 * heads * dims, decode, any);
-      const y = poisoned('f32', [3, heads * dims]);
-      const logits = sinks && fromTyped('f32', [heads], sinks);
-      ops.kvDecode(rt, fromTyped(dtype, [3, heads * dims], q.bits), cache, y, { ...form, heads, scale }, logits);
-      await rt.sync();
-      for (const [b, tail] of tails.entries())
+  const logits = Float32Array.from({ length: heads }, (_, h) => h - 3);
+  for (const [dtype, queries, sinks] of [
+    ['f16', 1, undefined],
+    ['f16', 1, logits],
+    ['bf16', 1, undefined],
+    ['bf16', 3, logits],
+  ] as const) {
+    const [decode, any] = dtype === 'f16' ? [decodeF16, f16] : [decodeBf16, bf16];
+    const shape = [3 * queries, heads * dims];
+    const q = halves(3 * queries * heads * dims, decode, any);
+    const y = poisoned('f32', shape);
+    const given = sinks && fromTyped('f32', [heads], sinks);
+    ops.kvDecode(rt, fromTyped(dtype, shape, q.bits), cache, y, { ...form, heads, scale, queries }, given);
+    await rt.sync();
+    for (const [b, tail] of tails.entries())
+      for (let query = 0; query < queries; query++)
         for (let h = 0; h < heads; h++) {
+          const seen = Math.max(0, tail - queries + query + 1);
           const kv = Math.floor(h / (heads / kvHeads));
           const row = (t: number) => ((b * room + t) * kvHeads + kv) * dims;
-          const own = (b * heads + h) * dims;
-          const weights = Array.from({ length: tail }, (_, t) => {
+          const own = ((b * queries + query) * heads + h) * dims;
+          const weights = Array.from({ length: seen }, (_, t) => {
             let sum = 0;
             for (let d = 0; d < dims; d++) sum += (q.values[own + d] as number) * (k.values[row(t) + d] as number);
             return Math.exp(sum * scale);
           });
-          const total = weights.reduce((sum, w) => sum + w, sinks ? Math.exp(sinks[h] as number) : 0);
+          const total = weights.reduce((sum, w) => sum + w, sinks && seen ? Math.exp(sinks[h] as number) : 0);
           for (let d = 0; d < dims; d++) {
             const want = weights.reduce((sum, w, t) => sum + w * (v.values[row(t) + d] as number), 0) / (total || 1);
             // Summed in fp64 in another order, rounded once to f32.
             assert.ok(Math.abs((typed(y)[own + d] as number) - want) <= 2 ** -24 * Math.abs(want) + 1e-12);
           }
         }
-    }
-  const [q, y] = [allocate('bf16', [6, heads * dims]), allocate('f32', [6, heads * dims])];
-  ops.kvDecode(rt, q, cache, y, { ...form, heads, scale, queries: 2 });
-  await assert.rejects(rt.sync(), { code: 'LPQ_NATIVE_ARGUMENT', message: /take one query a sequence/ });
+  }
+});
+
+test('kv_pack and kv_decode refuse heads that no cache has', async () => {
+  const rt = createRuntime(1);
+  for (const headDim of [32, 100, 264]) {
+    const width = 2 * headDim;
+    const form = { bits: 4, headDim, kvHeads: 2, keyGroup: 128, valueGroup: 128, pageTokens: 128 };
+    const pages = [4096, 256, 4096, 512].map((bytes) => allocate('u8', [1, bytes])) as unknown as KvPages;
+    const x = allocate('f16', [128, width]);
+    ops.kvPack(rt, x, x, fromTyped('i32', [1], Int32Array.of(0)), pages, form);
+    await assert.rejects(rt.sync(), { code: 'LPQ_NATIVE_ARGUMENT', message: /a multiple of 8 from 64 to 256/ });
+  }
 });
 
 test("the verifier's decoder refuses pages that are smaller than their form", async () => {

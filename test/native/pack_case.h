@@ -5,15 +5,15 @@
 
 namespace lpq::test {
 
-// f16 [tokens, kv_heads * dims]: of very unequal sizes, one dim in a head constant, one of zeros of both signs and what
-// is above.
+// f16 [tokens, kv_heads * own dims]: of very unequal sizes, one dim in a head constant, one of zeros of both signs and
+// what is above.
 inline std::vector<uint16_t> pack_input(const KvCase& c, int tokens, uint64_t seed) {
   std::mt19937_64 lot(seed);
   std::normal_distribution<double> normal;
-  const int width = c.kv_heads * c.dims;
+  const int width = c.kv_heads * c.own();
   std::vector<uint16_t> x(static_cast<size_t>(tokens) * static_cast<size_t>(width));
   for (size_t i = 0; i < x.size(); ++i) {
-    const size_t d = i % static_cast<size_t>(c.dims), t = i / static_cast<size_t>(width);
+    const size_t d = i % static_cast<size_t>(c.own()), t = i / static_cast<size_t>(width);
     double v = (1 + 7.0 * (i % 13 == 0)) * normal(lot);
     if (d == 9) v = 0.25;
     // Multiples of a power of two make many quotients halves.
@@ -37,9 +37,7 @@ inline void pack_expected(const KvCase& c, const KvData& d, KvPages& to, const u
   const bool by_token = value || c.by_token() || c.words();
   const int group = value ? c.value_group : c.key_group;
   const auto at = [&](int token, int h, int dim) {
-    return lpq::f16_to_f32(
-        x[(static_cast<size_t>(token) * static_cast<size_t>(H) + static_cast<size_t>(h)) * static_cast<size_t>(D) +
-          static_cast<size_t>(dim)]);
+    return dim >= c.own() ? 0.0f : lpq::f16_to_f32(x[static_cast<size_t>((1ll * token * H + h) * c.own() + dim)]);
   };
   for (int t0 = 0; t0 < tokens; t0 += by_token ? 1 : group)
     for (int h = 0; h < H; ++h)

@@ -22,7 +22,7 @@ void row_of(const Side& side, int64_t page, int64_t token, int64_t first, int64_
 }
 
 struct Shape {
-  int64_t heads, kv_heads, dim, pages, tail;
+  int64_t heads, kv_heads, dim, stored, pages, tail;  // stored: dims of a head in pages, zeros behind its own
   double scale;
 };
 
@@ -31,11 +31,12 @@ template <class T>
 void attend(const Shape& s, const Side& keys, const Side& values, const float* q, const int32_t* table, int64_t packed,
             const uint16_t* tail_keys, const uint16_t* tail_values, int64_t tail, int64_t head, const float* sinks,
             T* y) {
-  const int64_t group = s.heads / s.kv_heads, width = s.kv_heads * s.dim, first = head * s.dim;
+  const int64_t group = s.heads / s.kv_heads, width = s.kv_heads * s.dim;
   const auto rows = [&](const Side& side, const uint16_t* exact) {
     return [&, exact](int64_t t, T* row) {
-      if (t < packed) return row_of(side, table[t / side.page_tokens], t % side.page_tokens, first, s.dim, row);
-      for (int64_t d = 0; d < s.dim; ++d) row[d] = f16_to_f32(exact[(t - packed) * width + first + d]);
+      if (t < packed)
+        return row_of(side, table[t / side.page_tokens], t % side.page_tokens, head * s.stored, s.dim, row);
+      for (int64_t d = 0; d < s.dim; ++d) row[d] = f16_to_f32(exact[(t - packed) * width + head * s.dim + d]);
     };
   };
   attend_rows<T>(
@@ -51,13 +52,15 @@ void attention(Call& call, Exec& exec) {
   const Side keys(a, "keys"), values(a, "values");
   const Tensor &table = a.input("table"), &lengths = a.input("lengths"), &tail_keys = a.input("tailKeys"),
                &tail_values = a.input("tailValues"), &tails = a.input("tails"), &y = a.output("y");
-  Shape s{a.integer("heads"), a.integer("kvHeads"), a.integer("headDim"), 0, 0, a.number("scale")};
+  Shape s{a.integer("heads"), a.integer("kvHeads"), a.integer("headDim"), 0, 0, 0, a.number("scale")};
   const Tensor* const given = a.last_input("sinks", ops::kFloats, {s.heads});
   a.done();
   const std::vector<float> sinks = nn::attention_sinks(given, s.heads);
   require(s.kv_heads > 0 && s.dim > 0 && s.heads > 0 && s.heads % s.kv_heads == 0, "heads is no multiple of kvHeads");
   const int64_t width = s.kv_heads * s.dim;
-  require(keys.columns == width && values.columns == width && keys.page_tokens == values.page_tokens,
+  s.stored = keys.columns / s.kv_heads;
+  require(s.stored >= s.dim && keys.columns == s.kv_heads * s.stored && values.columns == keys.columns &&
+              keys.page_tokens == values.page_tokens,
           "a page is not of these heads");
   require_tensor(q, "q", DType::f32, {-1, s.heads * s.dim});
   const int64_t sequences = q.dim(0);

@@ -5,11 +5,13 @@
 
 namespace lpq::kv {
 
-// Head h of `count` tokens, whole groups, x [count][heads][dims] f16, at token `first` of a page.
+// Head h of `count` tokens, whole groups, x [count][heads][head_dims] f16, zeros behind, at token `first` of a page.
 inline void pack_rows(const FormSide& side, const uint16_t* x, int64_t count, int64_t page, int64_t first, int64_t h) {
   uint8_t *words = FormSide::page_of(*side.codes, page), *pairs = FormSide::page_of(*side.numbers, page);
   const int64_t tokens = side.group_tokens(), dims = side.group_dims();
-  const auto value = [&](int64_t t, int64_t d) { return finite_half(x[(t * side.heads + h) * side.dims + d]); };
+  const auto value = [&](int64_t t, int64_t d) {
+    return d < side.head_dims ? finite_half(x[(t * side.heads + h) * side.head_dims + d]) : 0.0f;
+  };
   for (int64_t t0 = 0; t0 < count; t0 += tokens)
     for (int64_t d0 = 0; d0 < side.dims; d0 += dims) {
       float low = value(t0, d0), high = low;

@@ -39,24 +39,25 @@ void decode(Call& call, Exec& exec) {
       const auto rows = [&](const FormSide& side, const Tensor& exact) {
         return [&](int64_t t, double* row) {
           if (t < packed) return side.row(own[t / form.page_tokens], t % form.page_tokens, head, row);
-          const uint16_t* tail = exact.data<uint16_t>() + ((b * room + t - packed) * form.heads + head) * form.dims;
-          for (int64_t d = 0; d < form.dims; ++d) row[d] = f16_to_f32(tail[d]);
+          const uint16_t* tail =
+              exact.data<uint16_t>() + ((b * room + t - packed) * form.heads + head) * form.head_dims;
+          for (int64_t d = 0; d < form.head_dims; ++d) row[d] = f16_to_f32(tail[d]);
         };
       };
       // Row n of the run: head n mod group of query n div group.
       const auto element = [&](int64_t n) {
-        return ((b * queries + from + n / group) * heads + head * group + n % group) * form.dims;
+        return ((b * queries + from + n / group) * heads + head * group + n % group) * form.head_dims;
       };
       const auto seen = [&](int64_t n) { return std::max<int64_t>(0, tokens - queries + from + n / group + 1); };
-      out.resize(static_cast<size_t>(count * group * form.dims));
+      out.resize(static_cast<size_t>(count * group * form.head_dims));
       attend_rows<double>(
-          count * group, form.dims, scale, seen,
+          count * group, form.head_dims, scale, seen,
           [&](int64_t n, int64_t d) { return query(q.data<uint16_t>()[element(n) + d]); }, rows(form.keys, tail_keys),
           rows(form.values, tail_values), out.data(),
           [&](int64_t n) { return sinks.empty() ? kNoSink(n) : sinks[static_cast<size_t>(head * group + n % group)]; });
       for (int64_t n = 0; n < count * group; ++n)
-        for (int64_t d = 0; d < form.dims; ++d) {
-          const float v = static_cast<float>(out[static_cast<size_t>(n * form.dims + d)]);
+        for (int64_t d = 0; d < form.head_dims; ++d) {
+          const float v = static_cast<float>(out[static_cast<size_t>(n * form.head_dims + d)]);
           if (y.dtype == DType::f32) y.data<float>()[element(n) + d] = v;
           else y.data<uint16_t>()[element(n) + d] = y.dtype == DType::bf16 ? f32_to_bf16(v) : f32_to_f16(v);
         }

@@ -15,7 +15,7 @@ namespace lpq::kv {
 struct FormSide {
   bool values, turbomind, outer;
   bool channel;  // groups of tokens of a channel; else of dims of a token
-  int64_t bits, other_bits, group, tokens, heads, dims, run;
+  int64_t bits, other_bits, group, tokens, heads, head_dims, dims, run;  // dims: as they are stored
   const Tensor *codes = nullptr, *numbers = nullptr;
 
   int64_t group_tokens() const { return channel ? group : 1; }
@@ -72,11 +72,11 @@ struct FormSide {
     put(page, c.word, static_cast<uint16_t>((get(page, c.word) & ~(((1 << bits) - 1) << c.bit)) | v << c.bit));
   }
 
-  // Token t of head h of a page, as numbers: code * scale + zero, fused.
+  // Token t of head h of a page, the head's own dims as numbers: code * scale + zero, fused.
   template <class T>
   void row(int64_t page, int64_t t, int64_t h, T* to) const {
     const uint8_t *words = page_of(*codes, page), *pairs = page_of(*numbers, page);
-    for (int64_t d = 0; d < dims; ++d) {
+    for (int64_t d = 0; d < head_dims; ++d) {
       const Code c = code(t, h, d);
       const int64_t at = number(t / group_tokens(), h, d / group_dims());
       const T scale = f16_to_f32(get(pairs, at)), zero = f16_to_f32(get(pairs, at + apart()));
@@ -87,15 +87,15 @@ struct FormSide {
 
 struct Form {
   FormSide keys, values;
-  int64_t heads, dims, page_tokens, tile, block;
+  int64_t heads, head_dims, page_tokens, tile, block;
 
   explicit Form(const ops::KvForm& f)
-      : heads(f.heads), dims(f.dims), page_tokens(f.page_tokens), tile(f.tile), block(f.block) {
+      : heads(f.heads), head_dims(f.head_dims), page_tokens(f.page_tokens), tile(f.tile), block(f.block) {
     const int64_t run = std::min<int64_t>(128, block);
-    keys = {false,       f.turbomind, f.outer, f.channel, f.bits,     f.value_bits, f.key_group,
-            page_tokens, heads,       dims,    run,       f.pages[0], f.pages[1]};
-    values = {true,        f.turbomind, f.outer, false, f.value_bits, f.bits,    f.value_group,
-              page_tokens, heads,       dims,    run,   f.pages[2],   f.pages[3]};
+    keys = {false,       f.turbomind, f.outer,     f.channel, f.bits, f.value_bits, f.key_group,
+            page_tokens, heads,       f.head_dims, f.dims,    run,    f.pages[0],   f.pages[1]};
+    values = {true,        f.turbomind, f.outer,     false,  f.value_bits, f.bits,     f.value_group,
+              page_tokens, heads,       f.head_dims, f.dims, run,          f.pages[2], f.pages[3]};
   }
   int64_t pages() const { return keys.codes->dim(0); }
   void require_page(int32_t page) const {

@@ -10,7 +10,7 @@ void pack(Call& call, Exec& exec) {
   const Form form(of.form);
   const int64_t first = of.first, tokens = k.dim(0), width = of.form.width();
   form.require_pages(table.data<int32_t>(), table.dim(0), first, tokens);
-  exec.pool.parallel_for(tokens / form.block * form.heads, rows_grain(64 * form.block * form.dims),
+  exec.pool.parallel_for(tokens / form.block * form.heads, rows_grain(64 * form.block * form.head_dims),
                          [&](int64_t begin, int64_t end, int) {
                            for (int64_t i = begin; i < end; ++i) {
                              const int64_t at = i / form.heads * form.block;
@@ -55,9 +55,9 @@ void append(Call& call, Exec& exec) {
       if (tail == residual)
         for (int64_t at = 0; at < residual; at += form.block)
           pack_block(form, keys + at * width, values + at * width, own, packed + at, h);
-      const int64_t to = (tail == residual ? 0 : tail) * width + h * form.dims;
-      std::copy_n(key + h * form.dims, form.dims, keys + to),
-          std::copy_n(value + h * form.dims, form.dims, values + to);
+      const int64_t to = (tail == residual ? 0 : tail) * width + h * form.head_dims;
+      std::copy_n(key + h * form.head_dims, form.head_dims, keys + to),
+          std::copy_n(value + h * form.head_dims, form.head_dims, values + to);
     }
   });
   for (int64_t b = 0; b < sequences; ++b) {

@@ -36,6 +36,11 @@ void kv_decode(Call& call, CudaExec& exec) {
   a.fault =
       exec.fault("LPQ_NATIVE_ARGUMENT",
                  "the table names a page that is none, or a length or tail is not of whole tiles or beyond its room");
+  a.bf16_queries = q.dtype == DType::bf16;
+  if (of.sinks) {
+    require_on_device(exec, *of.sinks, "sinks");
+    a.sinks = of.sinks->raw(), a.sinks_type = type_index(of.sinks->dtype);
+  }
   const int64_t group = heads / c.heads;
   if (queries > 1) return kv_prefill(of, c, a, exec);
   const KvFacts facts = facts_of(c, kv_queries(group, c.dims));
@@ -48,8 +53,6 @@ void kv_decode(Call& call, CudaExec& exec) {
   require(plan.warps > 0,
           "warps need more than the device's " + std::to_string(room) + " bytes of shared memory a block");
   a.splits = static_cast<int>(plan.splits);
-  a.bf16_queries = q.dtype == DType::bf16;
-  if (of.sinks) a.sinks = of.sinks->raw(), a.sinks_type = type_index(of.sinks->dtype);
   a.joined = kv_joined(plan.splits);
   const int runs = kv_runs(a.splits, a.joined);
   Scratch partial = exec.scratch(static_cast<size_t>(tiles * (a.splits + runs) * facts.record));

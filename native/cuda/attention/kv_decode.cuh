@@ -46,11 +46,11 @@ __device__ __forceinline__ void kv_decode(const KvDecodeArgs& a) {
   const int tail = kv_checked(a, a.tails[sequence], a.room, 1);
   KvQuery<T> q;
   const auto fetch_queries = [&] {
-    const unsigned short* const all = a.q + (static_cast<long long>(sequence) * a.heads + head * group) * T::kDims;
+    const unsigned short* const all = a.q + (static_cast<long long>(sequence) * a.heads + head * group) * a.head_dims;
     const auto fetch = [&](int tile_of_columns, int kc, int half) {
-      const int own = tile * T::kQueries + 8 * tile_of_columns + (lane >> 2);
+      const int own = tile * T::kQueries + 8 * tile_of_columns + (lane >> 2), dim = kv_query_dim<T>(kc, half);
       const uint32_t x =
-          own < group ? *reinterpret_cast<const uint32_t*>(all + own * T::kDims + kv_query_dim<T>(kc, half)) : 0;
+          own < group && dim < a.head_dims ? *reinterpret_cast<const uint32_t*>(all + own * a.head_dims + dim) : 0;
       return a.bf16_queries ? cvt_x2<false>(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u)) : x;
     };
 #pragma unroll

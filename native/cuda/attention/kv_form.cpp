@@ -65,7 +65,8 @@ KvCache kv_cache_of(const ops::KvForm& of, CudaExec& exec) {
   require_pages(exec, of.pages);
   const bool words = of.turbomind;
   KvCache c{};
-  c.bits = of.bits, c.value_bits = of.value_bits, c.dims = of.dims, c.heads = of.heads;
+  c.bits = of.bits, c.value_bits = of.value_bits, c.head_dims = of.head_dims, c.dims = of.dims;
+  c.heads = of.heads;
   c.key_group = of.key_group, c.value_group = of.value_group, c.page_tokens = of.page_tokens, c.outer = of.outer;
   c.form = words ? KvForm::kWords : !of.channel ? KvForm::kTokens : c.key_group == 128 ? KvForm::kWide : KvForm::kFine;
   c.tile = words ? 64 : of.tile, c.block = words ? 64 : of.block;
@@ -73,8 +74,8 @@ KvCache kv_cache_of(const ops::KvForm& of, CudaExec& exec) {
   if (words) place_words(c, of.pages);
   else place_tiles(c, of.pages);
   KvDecodeArgs& a = c.places;
-  a.page_tokens = static_cast<int>(c.page_tokens), a.kv_heads = static_cast<int>(c.heads),
-  a.pages = static_cast<int>(c.pages);
+  a.head_dims = static_cast<int>(c.head_dims), a.page_tokens = static_cast<int>(c.page_tokens),
+  a.kv_heads = static_cast<int>(c.heads), a.pages = static_cast<int>(c.pages);
   a.key_group = static_cast<int>(c.key_group), a.value_group = static_cast<int>(c.value_group),
   a.run = static_cast<int>(std::min<int64_t>(128, c.block));
   a.key_bits = static_cast<int>(c.bits), a.value_bits = static_cast<int>(c.value_bits),

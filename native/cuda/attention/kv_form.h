@@ -7,7 +7,7 @@
 namespace lpq::cuda {
 
 struct KvCache {
-  int64_t bits, value_bits, dims, heads, key_group, value_group, page_tokens;
+  int64_t bits, value_bits, head_dims, dims, heads, key_group, value_group, page_tokens;
   KvForm form;
   int64_t tile, block;    // tokens of a tile of keys; tokens that are packed at once
   bool outer;             // heads outside tokens

@@ -59,7 +59,13 @@ __device__ __forceinline__ void kv_join(const KvDecodeArgs& a, KvState<T>& state
   float* const all = a.partial + static_cast<long long>(tile_index) * (a.splits + runs) * size;
   unsigned* const counters = a.counters + tile_index * (1 + runs);
   const int first_head = head * group + tile * Q;
-  const long long y = (static_cast<long long>(sequence) * a.heads + first_head) * T::kDims;
+  // Of number i of [columns][D]: it has a place in y, as dims of the cache beyond the head's own do not.
+  const auto write = [&](int i, int column, const Found& found) {
+    const int dim = i % T::kDims;
+    if (dim < a.head_dims)
+      kv_write(a, (static_cast<long long>(sequence) * a.heads + first_head + column) * a.head_dims + dim,
+               first_head + column, found);
+  };
   // A thread takes four dims of a column.
   const auto each_four = [&](const auto& what) {
 #pragma unroll 1
@@ -71,7 +77,7 @@ __device__ __forceinline__ void kv_join(const KvDecodeArgs& a, KvState<T>& state
   };
   each_four([&](int i, int column) {
     const Found found = join_warps<4, Q>(records, warps, size, column, i);
-    if (a.splits == 1) kv_write(a, y + i, first_head + column, found);
+    if (a.splits == 1) write(i, column, found);
     else leave(all + static_cast<long long>(split) * size, i, column, found);
   });
   if (a.splits == 1) return;
@@ -90,9 +96,7 @@ __device__ __forceinline__ void kv_join(const KvDecodeArgs& a, KvState<T>& state
     from = all + static_cast<long long>(a.splits) * size, count = runs;
   }
   if (!is_last_split(counters, last, count)) return;
-  each_four([&](int i, int column) {
-    kv_write(a, y + i, first_head + column, join_splits<size, Q>(from, count, column, i));
-  });
+  each_four([&](int i, int column) { write(i, column, join_splits<size, Q>(from, count, column, i)); });
 }
 
 }  // namespace lpq::cuda

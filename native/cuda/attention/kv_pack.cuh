@@ -65,39 +65,39 @@ __device__ __forceinline__ void pack_all(const KvPackArgs& a) {
       const int own = i < count ? i : 0, page = pack_page(a, table, p.table_pages, first + own),
                 in_page = (first + own) % p.page_tokens;
       const unsigned short* const from =
-          given + (static_cast<long long>(APPEND ? number : 64 * number + own) * p.kv_heads + head) * a.dims;
+          given + (static_cast<long long>(APPEND ? number : 64 * number + own) * p.kv_heads + head) * p.head_dims;
       const long long at = page < 0 ? 0 : page;
       unsigned char* const number_to = (value ? a.value_numbers : a.key_numbers) + at * p.keys_page +
                                        static_cast<long long>(head) * p.key_number_head + 4 * in_page;
       unsigned char* const to = (value ? a.values : a.keys) + at * p.keys_page +
                                 static_cast<long long>(head) * p.key_head +
                                 static_cast<long long>(in_page) * (value ? p.value_row : p.key_row);
-      if (value) pack_words<VALUES>(a, from, to, number_to, a.dims, i < count && page >= 0);
-      else pack_words<KEYS>(a, from, to, number_to, a.dims, i < count && page >= 0);
+      if (value) pack_words<VALUES>(a, from, to, number_to, p.head_dims, a.dims, i < count && page >= 0);
+      else pack_words<KEYS>(a, from, to, number_to, p.head_dims, a.dims, i < count && page >= 0);
     }
   } else {
     // Of a prompt a block; of a tail, when it is full, all.
-    const int row = p.kv_heads * a.dims, count = APPEND ? (tail == a.residual ? a.residual : 0) : a.block,
+    const int row = p.kv_heads * p.head_dims, count = APPEND ? (tail == a.residual ? a.residual : 0) : a.block,
               first = APPEND ? length : a.first + number * a.block;
     unsigned short* const kept =
-        (value ? a.tail_values : a.tail_keys) + static_cast<long long>(number) * p.room * row + head * a.dims;
+        (value ? a.tail_values : a.tail_keys) + static_cast<long long>(number) * p.room * row + head * p.head_dims;
     const unsigned short* const from =
-        APPEND ? kept : given + static_cast<long long>(number) * a.block * row + head * a.dims;
+        APPEND ? kept : given + static_cast<long long>(number) * a.block * row + head * p.head_dims;
 #pragma unroll 1
     for (int done = 0; done < count; done += a.block) {
       const int page = pack_page(a, table, p.table_pages, first + done);
       if (page < 0) break;
       if (done) __syncthreads();
       pack_block<KEYS, VALUES, CHUNK, FORM>(
-          a, {from + static_cast<long long>(done) * row, row, page, (first + done) % p.page_tokens, head}, value,
-          chunk);
+          a, {from + static_cast<long long>(done) * row, row, p.head_dims, page, (first + done) % p.page_tokens, head},
+          value, chunk);
     }
     if (APPEND) {
       __syncthreads();  // the tail has been read
-      if (thread < CHUNK / 8)
+      if (thread < CHUNK / 8 && chunk * CHUNK + 8 * thread < p.head_dims)
         *reinterpret_cast<uint4*>(kept + static_cast<long long>(tail == a.residual ? 0 : tail) * row + chunk * CHUNK +
                                   8 * thread) =
-            *reinterpret_cast<const uint4*>(given + static_cast<long long>(number) * row + head * a.dims +
+            *reinterpret_cast<const uint4*>(given + static_cast<long long>(number) * row + head * p.head_dims +
                                             chunk * CHUNK + 8 * thread);
     }
   }

@@ -29,10 +29,8 @@ __device__ __forceinline__ void kv_prefill(const KvDecodeArgs& a) {
   prefill_fetch<T, true>(a, walk, own.sequence, own.head, walk.begin, value_words);
   cp_async_commit();
   for (int i = thread; i < kPrefillRows * kChunks; i += kPrefillWorkers) {
-    const int row = own.first_row + i / kChunks;
-    const uint4 x = row < own.rows ? *reinterpret_cast<const uint4*>(a.q + own.at(a, row) + i % kChunks * 8)
-                                   : make_uint4(0, 0, 0, 0);
-    st_shared_v4(queries + prefill_place<kPrefillRows>(i / kChunks, i % kChunks), scale.queries(x));
+    st_shared_v4(queries + prefill_place<kPrefillRows>(i / kChunks, i % kChunks),
+                 scale.queries(prefill_query(a, own, own.first_row + i / kChunks, i % kChunks)));
   }
   int sees[2];
 #pragma unroll

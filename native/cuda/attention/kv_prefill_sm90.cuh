@@ -129,10 +129,8 @@ __device__ __forceinline__ void hopper_multiply(const KvDecodeArgs& a, const Pre
   const uint32_t queries = rings.queries + static_cast<uint32_t>(warpgroup * 64 * D * 2);
 #pragma unroll 4
   for (int i = thread & 127; i < 64 * kChunks; i += 128) {
-    const int row = first_row + i / kChunks;
-    const uint4 x = row < own.rows ? *reinterpret_cast<const uint4*>(a.q + own.at(a, row) + i % kChunks * 8)
-                                   : make_uint4(0, 0, 0, 0);
-    st_shared_v4(queries + prefill_place<64>(i / kChunks, i % kChunks), scale.queries(x));
+    st_shared_v4(queries + prefill_place<64>(i / kChunks, i % kChunks),
+                 scale.queries(prefill_query(a, own, first_row + i / kChunks, i % kChunks)));
   }
   fence_proxy_async_shared();
   bar_sync(3 + warpgroup, 128);

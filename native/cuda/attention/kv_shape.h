@@ -17,20 +17,21 @@ constexpr int kKvStoreF16 = 0, kKvStoreBf16 = 1, kKvStoreF32 = 2;  // types of y
 
 // All a launch is told. Distances are in bytes; pages hold whole tiles of N_r tokens, of turbomind whole 64 tokens.
 struct KvDecodeArgs {
-  const unsigned short* q;  // f16, or bf16, [B, queries, heads, D]
+  const unsigned short* q;  // f16, or bf16, [B, queries, heads, head_dims]
   const unsigned char *keys, *key_numbers, *values, *value_numbers;
   const int* table;                               // [B, table_pages]
   const int* lengths;                             // [B], packed tokens
-  const unsigned short *tail_keys, *tail_values;  // f16 [B, room, kv_heads, D], of which tails [B] tokens are there
+  const unsigned short *tail_keys, *tail_values;  // f16 [B, room, kv_heads, head_dims], of which tails [B] are there
   const int* tails;
   float* partial;      // [B, kv_heads, query_tiles, splits and runs]: a record is most[Q], total[Q], sums[Q][D]
   unsigned* counters;  // [B, kv_heads, query_tiles, 1 and runs], 0 before and after
   unsigned* fault;     // set where the table, a length or a tail is none
-  void* y;             // [B, queries, heads, D]
+  void* y;             // [B, queries, heads, head_dims]
   long long keys_page, key_numbers_page, values_page, value_numbers_page;
   // Numbers of keys by channel: of a group of tokens (row); by token: of a group of dims.
   int key_row, key_head, key_number_row, key_number_head, value_row, value_head, value_number_group, value_number_head;
-  int page_tokens, table_pages, pages, heads, kv_heads, query_tiles, splits, room, store;
+  // head_dims: of a head as it comes, a multiple of 8 and at most D; dims of the cache behind them are zeros.
+  int head_dims, page_tokens, table_pages, pages, heads, kv_heads, query_tiles, splits, room, store;
   // Of kv_prefill.cuh: how many newest tokens of a sequence ask (elsewhere one), and what its loader is told at run
   // time.
   int queries, key_bits, value_bits, by_token, words;
@@ -38,8 +39,8 @@ struct KvDecodeArgs {
   int page_units, page_shift;       // units of a page, and their log2, or -1
   float scale;                      // of scores, times log2 e
   int early;                        // pages, table, lengths and tails may be read while the operation before still runs
-  // Of one query a sequence alone: q is bf16; null, or a logit a head that takes part in the softmax and has no value,
-  // of a type as load_any() reads it.
+  // q is bf16; null, or a logit a head that takes part in the softmax and has no value, of a type as load_any() reads
+  // it.
   int bf16_queries, sinks_type;
   const void* sinks;
   int joined;  // splits that are brought together at once
@@ -47,15 +48,15 @@ struct KvDecodeArgs {
 
 // Quantizes and packs tokens (kv_pack.cuh): of a prompt, or of tails that are full, before a token is appended to each.
 struct KvPackArgs {
-  const unsigned short *k, *v;  // f16 [tokens, kv_heads, D]; of appending [sequences, kv_heads, D]
+  const unsigned short *k, *v;  // f16 [tokens, kv_heads, head_dims]; of appending [sequences, kv_heads, head_dims]
   const int* table;             // pages of the sequence; of appending [sequences, table_pages]
   unsigned char *keys, *key_numbers, *values, *value_numbers;
   KvDecodeArgs places;           // distances, page_tokens, pages, key_group, value_group and run
   int first, tokens;             // of the sequence; of a prompt
   int early;                     // nothing that still runs touches any of this
-  int block, dims;               // tokens that are packed at once; of a head
+  int block, dims;               // tokens that are packed at once; D
   unsigned *fault, *fault_page;  // set where a number is NaN or infinity; where the table or a length leads to no page
-  // Of appending alone: lengths and tails [sequences], tails f16 [sequences, room, kv_heads, D], flushed when
+  // Of appending alone: lengths and tails [sequences], tails f16 [sequences, room, kv_heads, head_dims], flushed when
   // `residual` tokens are there.
   int *lengths, *tails;
   unsigned short *tail_keys, *tail_values;

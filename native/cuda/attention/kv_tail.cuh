@@ -9,18 +9,17 @@ template <class T>
 __device__ __forceinline__ void kv_tail(const KvDecodeArgs& a, int sequence, int head, int first, int tail,
                                         const KvQuery<T>& q, KvState<T>& state) {
   const int lane = static_cast<int>(threadIdx.x & 31), g = lane >> 2, t = lane & 3, tokens = tail - first,
-            row = a.kv_heads * T::kDims;
+            dims = a.head_dims, row = a.kv_heads * dims;
   const long long base =
-      (static_cast<long long>(sequence) * a.room + first) * row + static_cast<long long>(head) * T::kDims;
+      (static_cast<long long>(sequence) * a.room + first) * row + static_cast<long long>(head) * dims;
   const unsigned short *keys = a.tail_keys + base, *values = a.tail_values + base;
   uint32_t k[T::kDims / 16][4], v[T::kDims / 16][4];
 #pragma unroll
   for (int kc = 0; kc < T::kDims / 16; ++kc)
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int token = g + 8 * (i & 1);
-      k[kc][i] =
-          token < tokens ? *reinterpret_cast<const uint32_t*>(keys + token * row + kv_query_dim<T>(kc, i >> 1)) : 0;
+      const int token = g + 8 * (i & 1), d = kv_query_dim<T>(kc, i >> 1);
+      k[kc][i] = token < tokens && d < dims ? *reinterpret_cast<const uint32_t*>(keys + token * row + d) : 0;
     }
   const auto fetch_values = [&] {
 #pragma unroll
@@ -29,13 +28,11 @@ __device__ __forceinline__ void kv_tail(const KvDecodeArgs& a, int sequence, int
       for (int i = 0; i < 4; ++i) {
         if constexpr (T::kInWords) {
           const int token = 2 * t + 8 * (i >> 1), d = kv_value_dim<T>(m, g + 8 * (i & 1));
-          v[m][i] = (token < tokens ? values[token * row + d] : 0u) |
-                    (token + 1 < tokens ? static_cast<uint32_t>(values[(token + 1) * row + d]) << 16 : 0u);
+          v[m][i] = (token < tokens && d < dims ? values[token * row + d] : 0u) |
+                    (token + 1 < tokens && d < dims ? static_cast<uint32_t>(values[(token + 1) * row + d]) << 16 : 0u);
         } else {
-          const int token = g + 8 * (i >> 1);
-          v[m][i] = token < tokens
-                        ? *reinterpret_cast<const uint32_t*>(values + token * row + 16 * m + 8 * (i & 1) + 2 * t)
-                        : 0u;
+          const int token = g + 8 * (i >> 1), d = 16 * m + 8 * (i & 1) + 2 * t;
+          v[m][i] = token < tokens && d < dims ? *reinterpret_cast<const uint32_t*>(values + token * row + d) : 0u;
         }
       }
   };

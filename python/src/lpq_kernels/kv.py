@@ -18,7 +18,8 @@ class KvCache:
     `bits` and `value_bits` (default: `bits`) are 2, 4 or 8; both are the same, or 8 and 4. `form` bitdecoding packs whole blocks of `block`
     tokens and keeps up to `residual` of the newest tokens in f16. Keys have one scale per channel and `group` tokens, or with `by_token` one
     scale per token and `group` dims. `form` turbomind (4 and 8 bits) packs each token when it arrives, with one scale per token and head.
-    Give keys after the rotary embedding. Heads have 64, 128 or 256 dims; `heads` of queries is a multiple of `kv_heads`.
+    Give keys after the rotary embedding. Heads have 64 to 256 dims, a multiple of 8, and
+    are stored as 64, 128 or 256, with zeros behind; `heads` of queries is a multiple of `kv_heads`.
 
     `pages` holds pages of `page_tokens` tokens (default: one block), as uint8 [pages, bytes] tensors of keys, their scales and zeros, values,
     and their scales and zeros (turbomind: one tensor for all). Sequence s owns pages s P to (s + 1) P, as `table` [sequences, P] says. Raises
@@ -52,8 +53,9 @@ class KvCache:
         desc, info = sized(KvDesc), sized(KvInfo)
         desc.form, desc.key_bits, desc.value_bits = _FORMS[form], bits, bits if value_bits is None else value_bits
         desc.by_token, desc.heads, desc.kv_heads, desc.head_dim = int(by_token), heads, kv_heads, head_dim
-        desc.key_group = head_dim if whole else min(group, head_dim) if by_token else group
-        desc.value_group = min(desc.key_group, head_dim)
+        stored = next((dims for dims in (64, 128, 256) if head_dim <= dims), head_dim)
+        desc.key_group = stored if whole else min(group, stored) if by_token else group
+        desc.value_group = min(desc.key_group, stored)
         desc.page_tokens = page_tokens or 0
         check(library.lpq_kv_describe(byref(desc), byref(info)))
         desc.page_tokens = page_tokens or info.unit
@@ -117,7 +119,7 @@ class KvCache:
         """softmax(q k^T scale) v for the newest Q tokens of every sequence, which the cache holds already: each sees tokens up to its own.
 
         `queries` [sequences, Q, heads, head_dim] are rounded to f16; `scale` defaults to head_dim^-1/2. Returns the same shape, f16 for f16
-        queries and f32 for others, summed in f64; 0 if a query sees no token. `sinks` [heads], for Q = 1, is a logit a head that takes part in
+        queries and f32 for others, summed in f64; 0 if a query sees no token. `sinks` [heads] is a logit a head that takes part in
         the softmax and has no value.
         """
         wanted = [len(self), queries.shape[1] if queries.dim() == 4 else 1, self.heads, self.head_dim]
@@ -127,8 +129,8 @@ class KvCache:
         y = torch.empty(wanted, dtype=torch.float16 if queries.dtype == torch.float16 else torch.float32)
         pages, batch = self._pages(), self._batch()
         if sinks is not None:
-            if list(sinks.shape) != [self.heads] or not sinks.is_floating_point() or wanted[1] != 1:
-                raise _argument(f"sinks have the shape {list(sinks.shape)}, with {wanted[1]} queries: [{self.heads}] floats and one query are needed")
+            if list(sinks.shape) != [self.heads] or not sinks.is_floating_point():
+                raise _argument(f"sinks have the shape {list(sinks.shape)}: [{self.heads}] floats are needed")
             logits = sinks.detach().to(torch.float32).contiguous()
             batch.sinks, batch.sinks_type = logits.data_ptr(), _TYPES[torch.float32]
         factor = self.head_dim**-0.5 if scale is None else scale

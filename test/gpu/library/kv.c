@@ -71,7 +71,7 @@ static void without_gpu(void) {
   d.value_bits = 4;
   GIVES(LPQ_ERROR_ARGUMENT, lpq_kv_describe(&d, &info));
   NAMES("value_bits");
-  d = four(), d.head_dim = 96;
+  d = four(), d.head_dim = 100;
   GIVES(LPQ_ERROR_ARGUMENT, lpq_kv_describe(&d, &info));
   d = four(), d.heads = 5;
   GIVES(LPQ_ERROR_ARGUMENT, lpq_kv_describe(&d, &info));

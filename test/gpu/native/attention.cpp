@@ -1,6 +1,7 @@
 // kv_decode, kv_pack and kv_append on a device: every form against double precision within the bound of
 // attention_case.h, outputs full of NaN before; packed bytes against codes made one by one; a thousand appended tokens
-// against everything packed and computed anew; what is bad is told. attention [--quick | --small].
+// against everything packed and computed anew; what is bad is told. attention [--quick | --small] [--dims 64 | 128 |
+// 256 | none]: the sweep of these dims alone, or everything but the sweep.
 #include <algorithm>
 #include <cstring>
 
@@ -22,7 +23,7 @@ Tensor of(DType dtype, std::vector<int64_t> shape, const std::vector<T>& data) {
 Params form(const KvCase& c, int page_tokens) {
   Params p = params({{"bits", double(c.bits)},
                      {"valueBits", double(c.of_values())},
-                     {"headDim", double(c.dims)},
+                     {"headDim", double(c.own())},
                      {"kvHeads", double(c.kv_heads)},
                      {"keyGroup", double(c.key_group)},
                      {"valueGroup", double(c.value_group)},
@@ -36,7 +37,7 @@ Params form(const KvCase& c, int page_tokens) {
 std::string name_of(const KvCase& c) {
   char name[128];
   std::snprintf(name, sizeof(name), "k%d v%d d%d g%d%s heads %d/%d%s splits %d queries %d", c.bits, c.of_values(),
-                c.dims, c.key_group,
+                c.own(), c.key_group,
                 c.words()      ? " words"
                 : c.by_token() ? " by token"
                                : "",
@@ -82,8 +83,8 @@ double compare(const KvCase& c, const KvData& d, const Tensor& y) {
     for (int query = 0; query < c.queries; ++query)
       for (int h = 0; h < c.heads; ++h) {
         kv_expected(c, d, b, h, unit(y.dtype), want, bound, query, c.queries > 1);
-        for (int i = 0; i < c.dims; ++i) {
-          const double share = std::fabs(get(y, ((int64_t{b} * c.queries + query) * c.heads + h) * c.dims + i) -
+        for (int i = 0; i < c.own(); ++i) {
+          const double share = std::fabs(get(y, ((int64_t{b} * c.queries + query) * c.heads + h) * c.own() + i) -
                                          want[static_cast<size_t>(i)]) /
                                (bound[static_cast<size_t>(i)] + least(y.dtype));
           worst = std::isnan(share) ? INFINITY : std::max(worst, share);
@@ -97,7 +98,7 @@ void check(Device& device, Report& report, const KvCase& c, DType out,
   KvCase with = c;
   if (with.splits == 0) with.splits = 1;
   KvData d(with, lpq::test::random()());
-  const int64_t width = c.kv_heads * c.dims;
+  const int64_t width = c.kv_heads * c.own();
   // With sinks queries are of bf16, too.
   std::vector<uint16_t> narrow;
   if (sinks) {
@@ -108,7 +109,7 @@ void check(Device& device, Report& report, const KvCase& c, DType out,
     for (int h = 0; h < c.heads; ++h) d.sinks.push_back(static_cast<float>(h % 5));
   }
   std::vector<Tensor> in = {
-      of(sinks ? DType::bf16 : DType::f16, {c.sequences * c.queries, c.heads * c.dims}, sinks ? narrow : d.q)};
+      of(sinks ? DType::bf16 : DType::f16, {c.sequences * c.queries, c.heads * c.own()}, sinks ? narrow : d.q)};
   for (const Tensor& t : pages_of(c, d)) in.push_back(t);
   for (const Tensor& t :
        {of(DType::i32, {c.sequences, d.table_pages}, d.table), of(DType::i32, {c.sequences}, d.lengths),
@@ -117,14 +118,14 @@ void check(Device& device, Report& report, const KvCase& c, DType out,
     in.push_back(t);
   if (sinks) in.push_back(of(DType::f32, {c.heads}, d.sinks));
   Params p = form(c, d.page_tokens);
-  p.set("heads", double(c.heads)), p.set("scale", 1.0 / std::sqrt(c.dims));
+  p.set("heads", double(c.heads)), p.set("scale", 1.0 / std::sqrt(c.own()));
   if (c.splits) p.set("splits", double(c.splits));
   if (c.queries > 1) p.set("queries", double(c.queries));
   for (const auto& [name, value] : more) p.set(name, value);
   const std::vector<Tensor> there = up(device, in);
   Tensor y[2];
   for (Tensor& each : y) {
-    each = device.backend().upload(poisoned(out, {c.sequences * c.queries, c.heads * c.dims}));
+    each = device.backend().upload(poisoned(out, {c.sequences * c.queries, c.heads * c.own()}));
     run(device, "kv_decode", there, {each}, p);
     settled(device);
     each = device.download(each);
@@ -140,9 +141,9 @@ void check(Device& device, Report& report, const KvCase& c, DType out,
 }
 
 void check_pack(Device& device, Report& report, KvCase c) {
-  c.packed_blocks = {c.words() ? 200 : 3}, c.tails = {0};
+  c.sequences = 1, c.packed_blocks = {c.words() ? 200 : 3}, c.tails = {0};
   const KvData d(c, lpq::test::random()());
-  const int64_t width = c.kv_heads * c.dims;
+  const int64_t width = c.kv_heads * c.own();
   const int first = c.words() ? 37 : d.block, tokens = c.words() ? 101 : 2 * d.block;
   KvPages want(d);
   std::vector<Tensor> x;
@@ -167,7 +168,7 @@ void check_pack(Device& device, Report& report, KvCase c) {
 // Tokens one by one: what is appended and attended to, against everything packed and computed anew; bytes of the cache
 // in the end too.
 void check_steps(Device& device, Report& report, KvCase c, int steps) {
-  const int block = c.block(), width = c.kv_heads * c.dims, room = c.words() ? 1 : block;
+  const int block = c.block(), width = c.kv_heads * c.own(), room = c.words() ? 1 : block;
   c.packed_blocks.assign(static_cast<size_t>(c.sequences), c.words() ? steps : steps / block + 1),
       c.tails.assign(static_cast<size_t>(c.sequences), 0);
   KvData d(c, lpq::test::random()());
@@ -184,7 +185,7 @@ void check_steps(Device& device, Report& report, KvCase c, int steps) {
   const Tensor tail_keys = zeros(DType::f16, {c.sequences, room, width}),
                tail_values = zeros(DType::f16, {c.sequences, room, width});
   Params p = form(c, d.page_tokens), asks = form(c, d.page_tokens);
-  asks.set("heads", double(c.heads)), asks.set("scale", 1.0 / std::sqrt(c.dims));
+  asks.set("heads", double(c.heads)), asks.set("scale", 1.0 / std::sqrt(c.own()));
   double worst = 0, exact = 0;
   for (int t = 0; t < steps; ++t) {
     std::vector<Tensor> given;
@@ -201,8 +202,8 @@ void check_steps(Device& device, Report& report, KvCase c, int steps) {
     run(device, "kv_append", in, out, p);
     const int packed = c.words() ? t + 1 : (t / block) * block;  // what the step that fills a tail reads is still exact
     if (t % 97 && (t + 1) % block > 2 && t + 1 < steps) continue;
-    const Tensor q = gaussian(DType::f16, {c.sequences, c.heads * c.dims}),
-                 y = device.backend().upload(poisoned(DType::f32, {c.sequences, c.heads * c.dims}));
+    const Tensor q = gaussian(DType::f16, {c.sequences, c.heads * c.own()}),
+                 y = device.backend().upload(poisoned(DType::f32, {c.sequences, c.heads * c.own()}));
     std::vector<Tensor> reads = {device.backend().upload(q)};
     for (const Tensor& each : pages) reads.push_back(each);
     for (const Tensor& each : {table, lengths, tail_keys, tail_values, tails}) reads.push_back(each);
@@ -324,20 +325,87 @@ void check_faults(Device& device, Report& report) {
   report.fails("pack: a page that is none", "LPQ_NATIVE_ARGUMENT", pack(0, 2));
 }
 
+// Shapes beyond the sweep: page sizes, groups of query heads, heads that are stored as the next size, faults, steps.
+void check_others(Device& device, Report& report, bool small) {
+  using F = cuda::KvForm;
+  check(device, report, {4, 128, 128, 128, 1, 2, 2, 3, false, 1, {40}, {1}}, DType::f16);
+  check(device, report, {4, 128, 128, 128, 1, 2, 2, 3, false, 1, {40}, {1}}, DType::bf16);
+  check(device, report, {4, 128, 128, 128, 2, 6, 2, 1, false, 1, {1, 0}, {70, 3}, 0, F::kWide, 30}, DType::bf16);
+  check(device, report, {2, 128, 32, 32, 1, 20, 1, 0, false, 1, {6}, {0}, 2, F::kFine}, DType::f32);
+  check(device, report, {4, 128, 128, 128, 1, 8, 2, 0, false, 1, {32}, {64}, 0, F::kWide, 64}, DType::f32);
+  check(device, report, {4, 128, 64, 64, 1, 2, 1, 0, true, 1, {3}, {127}, 0, F::kFine, 500}, DType::bf16);
+  check(device, report, {4, 64, 128, 64, 3, 2, 1, 2, false, 1, {0, 0, 1}, {0, 1, 127}}, DType::f16);
+  for (const double warps : {1.0, 3.0, 8.0})
+    check(device, report, {4, 128, 128, 128, 1, 4, 1, 2, true, 1, {13}, {20}}, DType::f32, {{"warps", warps}});
+  // Pages of three blocks.
+  check(device, report, {4, 128, 128, 128, 2, 4, 2, 3, false, 3, {11, 7}, {20, 0}}, DType::f32, {{"warps", 2.0}});
+  check(device, report, {8, 64, 64, 64, 2, 4, 2, 2, false, 3, {700, 65}, {0, 0}, 4, F::kWords}, DType::f32,
+        {{"warps", 2.0}});
+  // Query heads of a kv head: blocks of 4, of 8 and of 16, the last one full or not.
+  for (const int heads : {1, 3, 8, 12, 16, 32, 64}) {
+    check(device, report, {4, 128, 128, 128, 2, heads, 1, 0, false, 1, {11, 2}, {20, 0}}, DType::f32);
+    check(device, report, {2, 64, 32, 32, 1, 2 * heads, 2, 2, true, 1, {5}, {7}, 2, F::kFine}, DType::f32, {}, true);
+  }
+  // Heads that are stored as the next size, queries one and many, with and without sinks.
+  for (const auto& [own, stored] : {std::pair{80, 128}, {96, 128}, {192, 256}, {136, 256}})
+    for (const int queries : {1, 40}) {
+      const auto of_form = [&](int bits, int group, F f, int value_bits) {
+        const bool words = f == F::kWords;
+        const int of = words ? stored : group;
+        return KvCase{bits,
+                      stored,
+                      of,
+                      std::min(of, stored),
+                      2,
+                      6,
+                      2,
+                      0,
+                      !words,
+                      1,
+                      words ? std::vector<int>{131, 64} : std::vector<int>{3, 1},
+                      words ? std::vector<int>{0, 0} : std::vector<int>{45, 0},
+                      value_bits,
+                      f,
+                      queries,
+                      own};
+      };
+      for (const KvCase& each : {of_form(4, 128, F::kWide, 4), of_form(2, 32, F::kFine, 2),
+                                 of_form(8, 64, F::kTokens, 4), of_form(4, 0, F::kWords, 4)}) {
+        check(device, report, each, DType::f32, {}, queries > 1);
+        if (queries == 1) check_pack(device, report, each);
+      }
+    }
+  check(device, report, {4, 128, 128, 128, 2, 6, 2, 0, false, 1, {1, 0}, {70, 3}, 0, F::kWide, 30}, DType::f32, {},
+        true);
+  check(device, report, {4, 128, 128, 128, 1, 4, 2, 3, false, 1, {9}, {70}, 0, F::kWide, 9}, DType::f16, {}, true);
+  check_faults(device, report);
+  const int steps = small ? 140 : 1000;
+  check_steps(device, report, {4, 128, 128, 128, 2, 8, 2, 0, false, 1, {}, {}}, steps);
+  if (!small) {
+    check_steps(device, report, {2, 64, 32, 32, 1, 4, 2, 0, true, 1, {}, {}, 2, F::kFine}, steps);
+    check_steps(device, report, {8, 128, 64, 64, 1, 4, 1, 0, false, 2, {}, {}, 4, F::kTokens}, steps);
+    check_steps(device, report, {8, 128, 128, 128, 2, 4, 2, 0, false, 1, {}, {}, 8, F::kWords}, steps);
+    check_steps(device, report, {4, 128, 128, 128, 2, 8, 2, 0, false, 1, {}, {}, 4, F::kWide, 1, 80}, steps);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   bool quick = false, small = false;
+  int only = 0;
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
     if (arg == "--quick") quick = true;
     else if (arg == "--small") quick = small = true;  // for compute-sanitizer
+    else if (arg == "--dims" && i + 1 < argc) only = std::strcmp(argv[++i], "none") ? std::atoi(argv[i]) : -1;
   }
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
   Device device;
   Report report;
   using F = cuda::KvForm;
   for (const int dims : {64, 128, 256}) {
-    if (small && dims != 128) continue;
+    if ((small && dims != 128) || (only && dims != only)) continue;
     for (const auto& [bits, value_bits] : {std::pair{4, 4}, {2, 2}, {8, 8}, {8, 4}})
       for (const F f : {F::kWide, F::kFine, F::kTokens, F::kWords})
         for (const int group : {32, 64, 128}) {
@@ -421,32 +489,7 @@ int main(int argc, char** argv) {
           check(device, report, cut, DType::f16);
         }
   }
-  check(device, report, {4, 128, 128, 128, 1, 2, 2, 3, false, 1, {40}, {1}}, DType::f16);
-  check(device, report, {4, 128, 128, 128, 1, 2, 2, 3, false, 1, {40}, {1}}, DType::bf16);
-  check(device, report, {4, 128, 128, 128, 2, 6, 2, 1, false, 1, {1, 0}, {70, 3}, 0, F::kWide, 30}, DType::bf16);
-  check(device, report, {2, 128, 32, 32, 1, 20, 1, 0, false, 1, {6}, {0}, 2, F::kFine}, DType::f32);
-  check(device, report, {4, 128, 128, 128, 1, 8, 2, 0, false, 1, {32}, {64}, 0, F::kWide, 64}, DType::f32);
-  check(device, report, {4, 128, 64, 64, 1, 2, 1, 0, true, 1, {3}, {127}, 0, F::kFine, 500}, DType::bf16);
-  check(device, report, {4, 64, 128, 64, 3, 2, 1, 2, false, 1, {0, 0, 1}, {0, 1, 127}}, DType::f16);
-  for (const double warps : {1.0, 3.0, 8.0})
-    check(device, report, {4, 128, 128, 128, 1, 4, 1, 2, true, 1, {13}, {20}}, DType::f32, {{"warps", warps}});
-  // Pages of three blocks.
-  check(device, report, {4, 128, 128, 128, 2, 4, 2, 3, false, 3, {11, 7}, {20, 0}}, DType::f32, {{"warps", 2.0}});
-  check(device, report, {8, 64, 64, 64, 2, 4, 2, 2, false, 3, {700, 65}, {0, 0}, 4, F::kWords}, DType::f32,
-        {{"warps", 2.0}});
-  // Query heads of a kv head: blocks of 4, of 8 and of 16, the last one full or not.
-  for (const int heads : {1, 3, 8, 12, 16, 32, 64}) {
-    check(device, report, {4, 128, 128, 128, 2, heads, 1, 0, false, 1, {11, 2}, {20, 0}}, DType::f32);
-    check(device, report, {2, 64, 32, 32, 1, 2 * heads, 2, 2, true, 1, {5}, {7}, 2, F::kFine}, DType::f32, {}, true);
-  }
-  check_faults(device, report);
-  const int steps = small ? 140 : 1000;
-  check_steps(device, report, {4, 128, 128, 128, 2, 8, 2, 0, false, 1, {}, {}}, steps);
-  if (!small) {
-    check_steps(device, report, {2, 64, 32, 32, 1, 4, 2, 0, true, 1, {}, {}, 2, F::kFine}, steps);
-    check_steps(device, report, {8, 128, 64, 64, 1, 4, 1, 0, false, 2, {}, {}, 4, F::kTokens}, steps);
-    check_steps(device, report, {8, 128, 128, 128, 2, 4, 2, 0, false, 1, {}, {}, 8, F::kWords}, steps);
-  }
+  if (only <= 0) check_others(device, report, small);
   std::printf("%d checks, %d failures\n", report.checks, report.failures);
   return report.failures ? 1 : 0;
 }

@@ -3,7 +3,7 @@ import path from 'node:path';
 import { test } from 'node:test';
 import { createRuntime, fromTyped, readTyped, type Tensor, typed } from '../../../native/binding.js';
 import { shareDirectory } from '../../../src/calibrate/bundled.js';
-import { KERNEL_CACHE } from '../../../src/cli/options/kv-cache.js';
+import { CACHE, KERNEL_CACHE } from '../../../src/cli/options/kv-cache.js';
 import { KvPool } from '../../../src/kv/cache.js';
 import { kvSchemeOf } from '../../../src/kv/choose.js';
 import { KernelPool, KernelSequence } from '../../../src/kv/kernel-pool.js';
@@ -19,10 +19,14 @@ import { plainSource } from '../model/fixtures.js';
 const source = plainSource(path.join(shareDirectory(), 'tiny-llama'));
 const rt = createRuntime(2);
 
-async function failuresOf(maker: CacheMaker, wish: Parameters<typeof kvSchemeOf>[0], steps: number) {
+/** The model's shapes with heads of other dims. */
+const headsOf = (headDim: number): typeof source =>
+  headDim === 64 ? source : Object.assign(Object.create(source), { config: { ...source.config, head_dim: headDim } });
+
+async function failuresOf(maker: CacheMaker, wish: Parameters<typeof kvSchemeOf>[0], steps: number, headDim = 64) {
   const recorder = new Recorder();
   const caches = [{ maker, device: rt }];
-  await verifyCache({ runtime: rt, recorder, caches, seed: 5, steps }, kvSchemeOf(wish, 64), source);
+  await verifyCache({ runtime: rt, recorder, caches, seed: 5, steps }, kvSchemeOf(wish, headDim), headsOf(headDim));
   const { count } = recorder.checks().find(({ name }) => name === 'kv') as { count: number };
   return { count, failures: recorder.failures.map(({ message }) => message) };
 }
@@ -38,6 +42,18 @@ for (const wish of [
     const { count, failures } = await failuresOf(KERNEL_CACHE, wish, ALL ? 1000 : 200);
     assert.deepEqual(failures, []);
     assert.ok(count > 80);
+  });
+
+for (const [wish, headDim] of [
+  [{ kv: '4' }, 80],
+  [{ kv: '8', granularity: 'token' }, 192],
+] as const)
+  test(`heads of ${headDim} dims, stored as more: ${JSON.stringify(wish)}`, async () => {
+    for (const maker of [CACHE, KERNEL_CACHE]) {
+      const { count, failures } = await failuresOf(maker, wish, 150, headDim);
+      assert.deepEqual(failures, []);
+      assert.ok(count > 80);
+    }
   });
 
 test('and finds what a kernel could do wrong: pages of another order, a token left out', async () => {
@@ -102,7 +118,11 @@ const WISHES = [
   ...(['4', '8', 'k8v4'] as const).map((kv) => ({ kv, granularity: 'token' }) as const),
 ] as const;
 const FORMS = WISHES.flatMap((wish, i) =>
-  (ALL ? [64, 128, 256] : [[64, 128, 256][i % 3] as number]).map((headDim) => ({ wish, headDim })),
+  // 80, 96 and 192 are stored as 128, 128 and 256.
+  (ALL ? [64, 80, 128, 192, 256] : [[64, 96, 128, 192, 256, 80][i % 6] as number]).map((headDim) => ({
+    wish,
+    headDim,
+  })),
 );
 
 test('kv_pack and kv_decode are the layout engine and kv_attention, in every form', async () => {

@@ -120,8 +120,8 @@ test('what has no page is refused', () => {
       (error: LpqError) => error.code === 'LPQ_LAYOUT' && names.test(error.message),
     );
   refused(scheme(4), { headDim: 128, tokens: 100 }, /100 tokens/);
-  refused(scheme(2), { headDim: 96, tokens: 256 }, /96 dims/);
-  refused(scheme(4), { headDim: 80, tokens: 128 }, /32 dims do not divide heads of 80/);
+  refused(scheme(2), { headDim: 32, tokens: 256 }, /32 dims/);
+  refused(scheme(4), { headDim: 48, tokens: 128 }, /32 dims do not divide heads of 48/);
   refused({ ...scheme(4), form: 'turbomind' }, { headDim: 128, tokens: 64 }, /one scale for each token/);
   assert.throws(() => valueTile(2, 32), LpqError);
 });
@@ -152,5 +152,7 @@ test('an option means a scheme', () => {
       () => kvSchemeOf(wish, 64),
       (error: LpqError) => error.code === 'LPQ_USAGE' && names.test(error.message),
     );
-  assert.throws(() => kvSchemeOf({ kv: '4' }, 192), LpqError);
+  assert.throws(() => kvSchemeOf({ kv: '4' }, 320), LpqError);
+  assert.equal(kvSchemeOf({ kv: '4' }, 96).values.group, 128);
+  assert.equal(kvSchemeOf({ kv: '8', granularity: 'token' }, 192).keys.group, 256);
 });

@@ -13,13 +13,13 @@ __device__ __forceinline__ void pack_keys(const KvPackArgs& a, const KvPackBlock
   const KvDecodeArgs& p = a.places;
   const int thread = static_cast<int>(threadIdx.x) - 32 * W * part, lane = thread & 31, warp = thread >> 5,
             d = dim + 2 * lane, shift = 31 - __clz(p.key_group);
-  const unsigned short* const from = b.from + static_cast<long long>(I * warp) * b.row + d;
-  const auto at = [&](int s, int i) { return from + (32 * s + i) * b.row; };
+  const unsigned short* const from = b.at(I * warp, d);
+  const bool there = d < b.dims;
   uint32_t x[S][I];
 #pragma unroll
   for (int s = 0; s < S; ++s)
 #pragma unroll
-    for (int i = 0; i < I; ++i) x[s][i] = *reinterpret_cast<const uint32_t*>(at(s, i));
+    for (int i = 0; i < I; ++i) x[s][i] = there ? *reinterpret_cast<const uint32_t*>(from + (32 * s + i) * b.row) : 0;
   unsigned char* const numbers =
       a.key_numbers + b.page * p.key_numbers_page + static_cast<long long>(b.head) * p.key_number_head;
   const uint32_t shared = shared_address(dynamic_shared());
@@ -51,10 +51,8 @@ __device__ __forceinline__ void pack_keys(const KvPackArgs& a, const KvPackBlock
       const int token = n % (32 * S), group = n / (32 * S), t = b.token + token;
       uint32_t range = ld_shared(ranges + static_cast<uint32_t>((group * 32 * S + token) * 4));
       if (count < lines) range = min_nan_f16x2(range, ld_shared(ranges + static_cast<uint32_t>((32 * S + token) * 4)));
-      range = pack_first_zero(range, p.key_group, [&](int i) {
-        return static_cast<uint32_t>(
-            b.from[static_cast<long long>(token) * b.row + ((first_group + group) << shift) + i]);
-      });
+      range = pack_first_zero(range, p.key_group,
+                              [&](int i) { return b.half(token, ((first_group + group) << shift) + i); });
       const KvPackGroup g = pack_group<BITS>(a, range);
       pack_give(groups + static_cast<uint32_t>(n * 16), g);
       unsigned short* const to =
@@ -89,9 +87,8 @@ __device__ __forceinline__ void pack_keys(const KvPackArgs& a, const KvPackBlock
         const uint2 found = ld_shared_v2(ranges + static_cast<uint32_t>(((group * W + w) * 32 + (c >> 1)) * 8));
         all.low = min_nan_f16x2(all.low, found.x), all.high = max_nan_f16x2(all.high, found.y);
       }
-      const uint32_t smallest = pack_first_zero(c & 1 ? all.of_high() : all.of_low(), p.key_group, [&](int i) {
-        return static_cast<uint32_t>(b.from[static_cast<long long>(32 * together * group + i) * b.row + dim + c]);
-      });
+      const uint32_t smallest = pack_first_zero(c & 1 ? all.of_high() : all.of_low(), p.key_group,
+                                                [&](int i) { return b.half(32 * together * group + i, dim + c); });
       const KvPackGroup g = pack_group<BITS>(a, smallest);
       pack_give(groups + static_cast<uint32_t>(n * 16), g);
       unsigned short* const to = reinterpret_cast<unsigned short*>(

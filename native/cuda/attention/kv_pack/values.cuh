@@ -27,13 +27,15 @@ __device__ __forceinline__ void pack_values(const KvPackArgs& a, const KvPackBlo
   const auto of_token = [&](int k) { return (k * kDeep * kInChunk + 2 * across_word) / GROUP; };
 #pragma unroll 1
   for (int first = warp * kAtOnce * U; first < tokens; first += warps * kAtOnce * U) {
-    const unsigned short* const from = b.from + static_cast<long long>(first + row) * b.row + dim + 2 * across_word;
+    const unsigned short* const from = b.at(first + row, dim + 2 * across_word);
     uint32_t x[U][R], range[V];
 #pragma unroll
     for (int u = 0; u < U; ++u)
 #pragma unroll
       for (int j = 0; j < R; ++j)
-        x[u][j] = *reinterpret_cast<const uint32_t*>(from + u * kAtOnce * b.row + j * kInChunk);
+        x[u][j] = dim + 2 * across_word + j * kInChunk < b.dims
+                      ? *reinterpret_cast<const uint32_t*>(from + u * kAtOnce * b.row + j * kInChunk)
+                      : 0;
 #pragma unroll
     for (int u = 0; u < U; ++u)
 #pragma unroll
@@ -49,9 +51,8 @@ __device__ __forceinline__ void pack_values(const KvPackArgs& a, const KvPackBlo
     for (int n = 0; n < kOwn; ++n) {
       const int u = (own + n) / kGroups, group = of_token((own + n) % kGroups), token = u * kAtOnce + row,
                 t = b.token + first + token, of_head = dim / GROUP + group;
-      const uint32_t found = pack_first_zero(range[n], GROUP, [&](int i) {
-        return static_cast<uint32_t>(b.from[static_cast<long long>(first + token) * b.row + of_head * GROUP + i]);
-      });
+      const uint32_t found =
+          pack_first_zero(range[n], GROUP, [&](int i) { return b.half(first + token, of_head * GROUP + i); });
       const KvPackGroup g = pack_group<BITS>(a, found);
       if (V >= kAcross || (lane & (kAcross / V - 1)) == 0) {
         pack_give(groups + static_cast<uint32_t>((token * kOfToken + group) * 16), g);

@@ -7,15 +7,15 @@ namespace lpq::cuda {
 // turbomind: a token of a head at once, eight dims a lane, in the order 75316420 of 4 bits.
 template <int BITS>
 __device__ __forceinline__ void pack_words(const KvPackArgs& a, const unsigned short* from, unsigned char* to,
-                                           unsigned char* number, int dims, bool there) {
+                                           unsigned char* number, int head_dims, int dims, bool there) {
   const int lanes = dims / 8, own = static_cast<int>(threadIdx.x & 31) % lanes;
-  const uint4 x = *reinterpret_cast<const uint4*>(from + 8 * own);
+  const uint4 x = 8 * own < head_dims ? *reinterpret_cast<const uint4*>(from + 8 * own) : make_uint4(0, 0, 0, 0);
   KvRange2 found;
   found.add(x.x), found.add(x.y), found.add(x.z), found.add(x.w);
   uint32_t range = found.of_both();
   for (int mask = 1; mask < lanes; mask *= 2) range = min_nan_f16x2(range, __shfl_xor_sync(0xffffffffu, range, mask));
   const KvPackGroup g =
-      pack_group<BITS>(a, pack_first_zero(range, dims, [&](int i) { return static_cast<uint32_t>(from[i]); }));
+      pack_group<BITS>(a, pack_first_zero(range, dims, [&](int i) { return i < head_dims ? uint32_t{from[i]} : 0u; }));
   if (!there) return;
   if (own == 0) *reinterpret_cast<uint32_t*>(number) = g.scale_bits | static_cast<uint32_t>(g.zero_bits) << 16;
   const uint32_t pairs[4] = {x.x, x.y, x.z, x.w};

@@ -147,12 +147,12 @@ __device__ __forceinline__ void prefill_tail(const KvDecodeArgs& a, const unsign
   constexpr int kChunks = T::kDims / 8, kStep = kPrefillWorkers / kChunks;
   const int thread = static_cast<int>(threadIdx.x) % kPrefillWorkers, c = thread % kChunks;
   const unsigned short* const from =
-      rows + (static_cast<long long>(sequence) * a.room * a.kv_heads + head) * T::kDims + 8 * c;
+      rows + (static_cast<long long>(sequence) * a.room * a.kv_heads + head) * a.head_dims + 8 * c;
 #pragma unroll 1
   for (int row = thread / kChunks; row < T::kTokens; row += kStep) {
-    const bool there = first + row < tail;
+    const bool there = first + row < tail && 8 * c < a.head_dims;
     cp_async_16(to + prefill_place<T::kTokens>(row, c),
-                from + static_cast<long long>(there ? first + row : 0) * a.kv_heads * T::kDims, there ? 16 : 0);
+                there ? from + static_cast<long long>(first + row) * a.kv_heads * a.head_dims : rows, there ? 16 : 0);
   }
   cp_async_commit();
   cp_async_wait<0>();

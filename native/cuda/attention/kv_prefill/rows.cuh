@@ -5,6 +5,7 @@
 #include "cuda/attention/kv_prefill/walk.cuh"
 #include "cuda/numbers.cuh"
 #include "cuda/ptx/x2.cuh"
+#include "cuda/types.cuh"
 
 namespace lpq::cuda {
 
@@ -25,6 +26,29 @@ struct PrefillScale {
     return make_uint4((x.x ^ sign) & keep, (x.y ^ sign) & keep, (x.z ^ sign) & keep, (x.w ^ sign) & keep);
   }
 };
+
+// Dims 8 chunk .. of a row of queries, as halves; 0 beyond the last row and the head's dims.
+template <class T, int ROWS>
+__device__ __forceinline__ uint4 prefill_query(const KvDecodeArgs& a, const PrefillOwn<T, ROWS>& own, int row,
+                                               int chunk) {
+  if (row >= own.rows || 8 * chunk >= a.head_dims) return make_uint4(0, 0, 0, 0);
+  const uint4 x = *reinterpret_cast<const uint4*>(a.q + own.at(a, row) + 8 * chunk);
+  if (!a.bf16_queries) return x;
+  const auto half = [](uint32_t w) {
+    return cvt_x2<false>(__uint_as_float(w << 16), __uint_as_float(w & 0xffff0000u));
+  };
+  return make_uint4(half(x.x), half(x.y), half(x.z), half(x.w));
+}
+
+// What a row's sums are multiplied by in the end: its sink, if there is one, takes part in the softmax.
+__device__ __forceinline__ float prefill_inverse(const KvDecodeArgs& a, int head, float most, float total) {
+  if (a.sinks) {
+    const float sink = load_any(a.sinks, a.sinks_type, head) * 1.44269504f, peak = fmaxf(most, sink),
+                shrink = ex2_approx(most - peak);
+    return __fdiv_rn(shrink, __fmaf_rn(total, shrink, ex2_approx(sink - peak)));
+  }
+  return total > 0 ? __fdiv_rn(1.0f, total) : 0;
+}
 
 // Leaves out what rows do not see: `limits`, one past the newest token that each of the lane's rows sees.
 template <class T, int N>
@@ -130,10 +154,11 @@ __device__ __forceinline__ void prefill_store(const KvDecodeArgs& a, const Prefi
       continue;
     }
     const long long at = own.at(a, own.first_row + row) + 2 * t;
-    const float inverse = total > 0 ? __fdiv_rn(1.0f, total) : 0;
+    const float inverse = prefill_inverse(a, own.head_of(own.first_row + row), state.most[c], total);
 #pragma unroll
     for (int m = 0; m < D / 8; ++m)
-      prefill_write(a, at + 8 * m, state.out[m][2 * c] * inverse, state.out[m][2 * c + 1] * inverse);
+      if (8 * m < a.head_dims)
+        prefill_write(a, at + 8 * m, state.out[m][2 * c] * inverse, state.out[m][2 * c + 1] * inverse);
   }
 }
 
@@ -148,9 +173,11 @@ __device__ __forceinline__ void prefill_join(const KvDecodeArgs& a, const Prefil
   const int rows = own.rows - own.first_row < ROWS ? own.rows - own.first_row : ROWS;
 #pragma unroll 1
   for (int i = 4 * thread; i < rows * D; i += 4 * THREADS) {
+    if (i % D >= a.head_dims) continue;
     const Found found = join_splits<kSize, ROWS>(all, a.splits, i / D, i);
-    const float inverse = found.total > 0 ? __fdiv_rn(1.0f, found.total) : 0;
-    const long long at = own.at(a, own.first_row + i / D) + i % D;
+    const int row = own.first_row + i / D;
+    const float inverse = prefill_inverse(a, own.head_of(row), found.most, found.total);
+    const long long at = own.at(a, row) + i % D;
     prefill_write(a, at, found.sum[0] * inverse, found.sum[1] * inverse);
     prefill_write(a, at + 2, found.sum[2] * inverse, found.sum[3] * inverse);
   }

@@ -65,8 +65,9 @@ struct PrefillOwn {
   __device__ __forceinline__ long long at(const KvDecodeArgs& a, int row) const {
     const int query = row / group;
     return ((static_cast<long long>(sequence) * a.queries + query) * a.heads + head * group + row - query * group) *
-           T::kDims;
+           a.head_dims;
   }
+  __device__ __forceinline__ int head_of(int row) const { return head * group + row % group; }
 };
 
 }  // namespace lpq::cuda
