@@ -1,9 +1,9 @@
 import { allocate, fromTyped, type NativeRuntime, type OpParams, type Tensor } from '../../native/binding.js';
+import { cropHeads, padHeads } from '../../native/kv-heads.js';
 import type { KvTensors } from '../../native/kv-ops.js';
 import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
 import { pack } from '../layout/engine.js';
-import { cropHeads, padHeads } from './heads.js';
 import { pageParams, sideParams } from './layout-params.js';
 import type { KvPage, KvSide } from './page.js';
 import { rowsOf } from './part.js';

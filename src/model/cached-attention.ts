@@ -1,9 +1,9 @@
 import { kvStoredDims } from '../../formats/kv/forms.js';
 import { fromTyped, type NativeRuntime, type Tensor } from '../../native/binding.js';
+import { cropHeads, type HeadDims, padHeads } from '../../native/kv-heads.js';
 import type { KvTensors } from '../../native/kv-ops.js';
 import { type AttentionParams, ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
-import { cropHeads, type HeadDims, padHeads } from '../kv/heads.js';
 import { decodedAttention } from './decoded-attention.js';
 import type { Batch } from './program.js';
 import type { KvScheme } from './source.js';

@@ -191,29 +191,42 @@ __device__ __forceinline__ void hopper_multiply(const KvDecodeArgs& a, const Pre
     release(job(0));
     weigh(walk.begin + from);
     weights();
+    const auto add_values = [&](int i) {
+      wait(job(i) + 1);
+      wgmma_fence();
+      multiply_values(job(i) + 1);
+      wgmma_wait<0>();
+      keep(state.out);
+      release(job(i) + 1);
+    };
+    // By turns the keys of this warpgroup's next tile come four jobs later: a ring of fewer has room for them once the
+    // values before have been read.
+    const bool values_first = HopperRings<T>::kTiles < 4 && turns;
 #pragma unroll 1
     for (int i = 1; i < tiles; ++i) {
+      if (values_first) add_values(i - 1);
       wait(job(i));
       wgmma_fence();
       multiply_keys(job(i));
-      wait(job(i - 1) + 1);
-      multiply_values(job(i - 1) + 1);
-      wgmma_wait<1>();
+      if (!values_first) {
+        wait(job(i - 1) + 1);
+        multiply_values(job(i - 1) + 1);
+        wgmma_wait<1>();
+      } else {
+        wgmma_wait<0>();
+      }
       keep(score);
       release(job(i));
       const bool raised = weigh(walk.begin + from + step * i);
-      wgmma_wait<0>();
-      keep(state.out);
-      release(job(i - 1) + 1);
+      if (!values_first) {
+        wgmma_wait<0>();
+        keep(state.out);
+        release(job(i - 1) + 1);
+      }
       if (raised) prefill_shrink<D>(shrink, state.out);
       weights();
     }
-    wait(job(tiles - 1) + 1);
-    wgmma_fence();
-    multiply_values(job(tiles - 1) + 1);
-    wgmma_wait<0>();
-    keep(state.out);
-    release(job(tiles - 1) + 1);
+    add_values(tiles - 1);
   }
   if (turns) hopper_merge<D>(rings.tile(0), state);
   if (!turns || warpgroup == 0) prefill_store<T, kHopperRows>(a, own, own_row, state);

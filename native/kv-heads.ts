@@ -1,5 +1,5 @@
-import type { NativeRuntime, Tensor } from '../../native/binding.js';
-import { ops } from '../../native/ops.js';
+import type { NativeRuntime, Tensor } from './binding.js';
+import { ops } from './ops.js';
 
 /** How heads come, and how a cache holds them: dims, zeros behind headDim. */
 export interface HeadDims {
