@@ -5,12 +5,13 @@ import type { Fix, PartName } from './architectures/parts.js';
 /** Where a tensor of a checkpoint goes. */
 export interface GgufName {
   readonly name: string;
-  /** The slice of a stack: of experts, or of the norms of heads. */
+  /** The slice of a stack: of experts, of the norms of heads, or of AltUp's linears. */
   readonly expert?: number;
   readonly fix?: Fix;
   readonly states?: 'rows' | 'behind' | 'columns';
   readonly minusExp?: true;
   readonly plain?: true;
+  readonly padded?: true;
   /** The tensor of the second half of its rows; `name` has the first then. */
   readonly second?: string;
 }
@@ -25,7 +26,7 @@ interface Found {
 }
 
 interface Inverse {
-  readonly outer: ReadonlyMap<string, string>;
+  readonly outer: ReadonlyMap<string, Pick<Found, 'part' | 'facts'>>;
   readonly block: ReadonlyMap<string, Found>;
   readonly order: readonly string[];
 }
@@ -40,7 +41,12 @@ function inverseOf(architecture: GgufArchitecture): Inverse {
   if (known) return known;
   const named = (entry: PartName | string): PartName => (typeof entry === 'string' ? { to: entry } : entry);
   const made: Inverse = {
-    outer: new Map(Object.entries(architecture.outer).map(([part, entry]) => [named(entry).to, part])),
+    outer: new Map(
+      Object.entries(architecture.outer).map(([part, entry]) => {
+        const { to, half: _, ...facts } = named(entry);
+        return [to, { part, facts }];
+      }),
+    ),
     block: new Map(
       Object.entries(architecture.block)
         .filter(([, entry]) => named(entry).half !== 'second')
@@ -64,7 +70,10 @@ function inverseOf(architecture: GgufArchitecture): Inverse {
 export function ggufName(architecture: GgufArchitecture, name: string): GgufName | undefined {
   const { outer, block } = inverseOf(architecture);
   const own = outer.get(name);
-  if (own !== undefined) return { name: own };
+  if (own !== undefined) return { name: own.part, ...own.facts };
+  const slice = /\.(\d+)(?=\.)/.exec(name);
+  const outside = slice && outer.get(name.replace(slice[0], '.{expert}'));
+  if (outside) return { name: outside.part, expert: Number(slice[1]), ...outside.facts };
   const prefix = `${architecture.blocks}.`;
   const [, layer, path = ''] = (name.startsWith(prefix) && /^(\d+)\.(.+)$/.exec(name.slice(prefix.length))) || [];
   if (layer === undefined) return undefined;
@@ -96,13 +105,16 @@ export function anyGgufName(name: string): GgufName | undefined {
   return undefined;
 }
 
+/** How many rows of per-layer embeddings the checkpoint has, where the file has more, of zeros. */
+export const PER_LAYER_ROWS = 'lpq.per_layer_rows';
+
 /** Tensors that say how positions are scaled, in the order of the file. */
 export const ROPE_TENSORS = ['rope_freqs.weight', 'rope_factors_long.weight', 'rope_factors_short.weight'] as const;
 
 /** Order of tensors in the file: the outer ones, then block by block. */
 export function ggufOrder(architecture: GgufArchitecture, name: string): number {
   const block = /^blk\.(\d+)\.([\w.]+)/.exec(name.replace(SUFFIX, ''));
-  if (!block) return [...Object.keys(architecture.outer), ...ROPE_TENSORS].indexOf(name);
+  if (!block) return [...Object.keys(architecture.outer), ...ROPE_TENSORS].indexOf(name.replace(/\[\d+\]$/, ''));
   return (Number(block[1]) + 1) * 100 + inverseOf(architecture).order.indexOf(block[2] as string);
 }
 

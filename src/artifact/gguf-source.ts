@@ -10,7 +10,7 @@ import { type GgufModel, ggufModel, namesOf } from '../model/gguf/model.js';
 import type { WeightSource } from '../model/source.js';
 import { decodeValues } from '../verify/decode-gguf.js';
 import { GGUF_FILE } from '../verify/gguf-context.js';
-import { checkpointNames, fixOf, isMinusExp, isPlusOne, wholeOf } from '../verify/gguf-tables.js';
+import { checkpointNames, fixOf, isMinusExp, isPadded, isPlusOne, wholeOf } from '../verify/gguf-tables.js';
 
 /** A GGUF artifact as a weight source under the checkpoint's names: blocks are decoded to f32 with the verifier's tables. */
 export class GgufSource implements WeightSource {
@@ -64,6 +64,8 @@ export class GgufSource implements WeightSource {
     const { tensor, row } = this.find(name);
     const { rows, columns, rank } = this.file.matrix(tensor);
     if (row !== undefined) return [columns];
+    // Those behind are zeros.
+    if (isPadded(this.model, tensor)) return [this.model.plan.perLayer?.vocab ?? rows, columns];
     const fix = fixOf(this.model, tensor);
     // Conv1D stays turned over: quantized().
     return checkpointShape(fix === 'turned' ? undefined : fix, rank > 1 ? [rows, columns] : [columns]);

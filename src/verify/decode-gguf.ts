@@ -38,10 +38,14 @@ async function valuesInOrder(
 ): Promise<{ tensor: Tensor; wrong: Wrong | undefined }> {
   const { type, rows, columns, rank } = file.matrix(name);
   const stored = file.tensor(name);
+  const plain = ['f32', 'f16', 'bf16'].includes(type.name);
   // A vector of biases has its rows along the one dimension.
   const length = rank === 1 ? columns : rows;
   const order = storedOrder(name, length, model);
-  if (['f32', 'f16', 'bf16'].includes(type.name)) {
+  // As it lies in the file: embeddings of all blocks are more than bytes() shows at once.
+  if (plain && !storedColumns(name, model) && order.every((row, i) => row === i))
+    return { tensor: stored, wrong: undefined };
+  if (plain) {
     const tensor = allocate(stored.dtype, stored.shape);
     const width = stored.byteLength / length;
     const from = stored.bytes();

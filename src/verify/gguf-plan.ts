@@ -10,7 +10,7 @@ import type { GgufModel } from '../model/gguf/model.js';
 import { buildGraph } from '../model/graph.js';
 import { blockTypeOf, factsOfCanonical, factsOfPacked } from './gguf-forms.js';
 import type { HeaderTensor } from './gguf-header.js';
-import { checkpointNames, expectedRope, fixOf, isOfRows, storedName } from './gguf-tables.js';
+import { checkpointNames, expectedRope, fixOf, isOfRows, isPadded, storedName } from './gguf-tables.js';
 
 /** One weight of the checkpoint and how the file must hold it. */
 export interface ExpectedWeight {
@@ -68,6 +68,7 @@ export function expectedTensors(
     const plain = dtype === undefined ? PLAIN : plainOf(dtype);
     if (plain !== undefined) add(name, { shape, types: carriedTypes(place.tensor, shape, plain, manifest.target) });
   }
+  for (const { name, type, shape } of model.unread) if (!weights.has(name)) add(name, { shape, types: [type] });
   const problems: string[] = [];
   const scalars = scalarNames(model.names, model.plan.blocks.length);
   for (const [name, shape] of needed) {
@@ -115,7 +116,8 @@ function fileShape(
 ): readonly number[] | undefined {
   const fix = fixOf(model, tensor);
   if (shape === undefined) return undefined;
-  const [first = 1] = shape;
+  const [first = 1, ...rest] = shape;
+  if (isPadded(model, tensor)) return [model.plan.vocab, ...rest];
   if (fix === 'squeezed' && shape.length === 3) return [first, shape[2] as number];
   if (fix === 'column') return [first, 1];
   const groups = stateGroups(model.plan);
@@ -137,7 +139,12 @@ function carriedTypes(
 ): readonly string[] {
   const same = typeof plain === 'string' ? [plain] : plain;
   const outer = tensor === 'token_embd.weight' || tensor === 'output.weight';
-  if (/^position_embd|\.ffn_gate_inp|_norm\.|\.ssm_(conv1d|a|d|norm)\b|shortconv\.conv/.test(tensor)) return ['f32'];
+  if (
+    /^position_embd|\.altup_(correct|predict)_coef|\.indexer\.|\.ffn_gate_inp|_norm\.|\.ssm_(conv1d|a|d|norm)\b|shortconv\.conv/.test(
+      tensor,
+    )
+  )
+    return ['f32'];
   if (shape === undefined) return outer ? ['q6_k', 'q8_0', ...same] : ['f32', ...same];
   if (shape.length === 1) return ['f32'];
   const columns = shape[1] as number;

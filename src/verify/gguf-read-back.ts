@@ -1,9 +1,11 @@
+import type { PartName } from '../../formats/gguf/architectures/parts.js';
 import { GgufModelFile } from '../../formats/gguf/source/file.js';
 import { ggufSourceModel } from '../../formats/gguf/source/model.js';
 import { typed } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
 import { architectureOf } from '../model/architectures/index.js';
 import { type ModelPlan, planModel } from '../model/plan.js';
+import { spelledFor } from '../model/respelled.js';
 import type { GgufContext } from './gguf-context.js';
 import { expectedRope } from './gguf-tables.js';
 
@@ -28,7 +30,9 @@ export function checkModel({ recorder, model }: GgufContext, path: string): void
   const file = GgufModelFile.open([path]);
   try {
     const { config } = ggufSourceModel(file);
-    const plan = planModel(architectureOf(config, path), config, path);
+    const { spelled } = model.usual;
+    const as = spelled && spelled.block === model.names.block ? [spelled.has] : [];
+    const plan = planModel(spelledFor(architectureOf(config, path), as), config, path);
     const [where, got, expected] = difference(seen(model), plan, '', plainNames(model)) ?? [];
     recorder.check(where === undefined, {
       ...{ check: 'config', got: String(got), expected: String(expected) },
@@ -57,17 +61,18 @@ const ELSEWHERE = /\.scaling\.(low|high|original|longAttention|truncate)$|\.pred
 
 /** How the class of the language model calls what this checkpoint has under another path. */
 function plainNames({ names, usual }: GgufContext['model']): (name: string) => string {
-  const outer = new Map(
-    Object.entries(names.outer).map(([part, to]) => [stem(to as string), stem(usual.outer[part] as string)]),
-  );
+  const outer = new Map(Object.entries(names.outer).map(([part, to]) => [stem(to), stem(usual.outer[part] ?? '')]));
   return (name) => {
     if (name.startsWith(`${names.blocks}.`)) return usual.blocks + name.slice(names.blocks.length);
     const [, path = name, suffix = ''] = /^(.*?)(\.(?:weight|bias))?$/.exec(name) ?? [];
-    return (outer.get(path) ?? path) + suffix;
+    const [, stack, slice = ''] = /^(.*\.)(\d+)$/.exec(path) ?? [];
+    const stacked = stack && outer.get(`${stack}{expert}`)?.replace('{expert}', slice);
+    return (stacked ?? outer.get(path) ?? path) + suffix;
   };
 }
 
-const stem = (name: string): string => name.replace(/\.(weight|bias)$/, '');
+const stem = (entry: PartName | string): string =>
+  (typeof entry === 'string' ? entry : entry.to).replace(/\.(weight|bias)$/, '');
 
 /** Where two plans differ, and how. Numbers went through f32, and some through a product or a quotient more. */
 function difference(

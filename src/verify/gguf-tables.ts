@@ -44,6 +44,9 @@ export function wholeOf(model: GgufModel, tensor: string): string {
 
 export const fixOf = (model: GgufModel, tensor: string): Fix | undefined => placeOf(model, tensor)?.fix;
 
+/** Whether the file has rows of zeros behind those of the checkpoint. */
+export const isPadded = (model: GgufModel, tensor: string): boolean => placeOf(model, tensor)?.padded === true;
+
 /** Whether the file has 1 + the numbers of the checkpoint. */
 export const isPlusOne = (model: GgufModel, tensor: string): boolean =>
   model.plan.finalNorm?.offset === 1 && /norm\.weight$/.test(tensor) && !placeOf(model, tensor)?.plain;

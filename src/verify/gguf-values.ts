@@ -5,7 +5,7 @@ import { decodeValues } from './decode-gguf.js';
 import { quantizedWeight } from './dequantize.js';
 import type { GgufContext, GgufExpectation } from './gguf-context.js';
 import { columnWeights } from './gguf-importance.js';
-import { fixOf, inColumns, isMinusExp, isPlusOne, storedColumns, storedOrder } from './gguf-tables.js';
+import { fixOf, inColumns, isMinusExp, isPadded, isPlusOne, storedColumns, storedOrder } from './gguf-tables.js';
 import { compare, convertExact, ggufNearest, nearRows, placeOf, settle, type Wrong } from './native.js';
 
 /** Weights that are looked at together: embeddings are large. */
@@ -30,7 +30,10 @@ export async function compareStored(
         : undefined,
     turned: fixOf(model, tensor) === 'turned',
   });
-  const matrix = file.matrix(tensor);
+  const stored = file.matrix(tensor);
+  const padded = isPadded(model, tensor) && (expected.shape[0] ?? 0) < stored.rows;
+  const matrix = padded ? { ...stored, rows: expected.shape[0] ?? 0 } : stored;
+  if (padded) checkZeros(context, tensor, matrix.rows);
   const facts = { check: 'against', tensor } as const;
   const elements = matrix.rows * matrix.columns;
   const fits = recorder.check(expected.shape.reduce((a, b) => a * b, 1) === elements, {
@@ -44,7 +47,8 @@ export async function compareStored(
     await compareBlocks(context, tensor, name, expected.view([matrix.rows, matrix.columns]), whose);
     return;
   }
-  const { tensor: got } = await decodeValues(rt, file, tensor, model);
+  const { tensor: whole } = await decodeValues(rt, file, tensor, model);
+  const got = padded ? whole.view([matrix.rows, matrix.columns]) : whole;
   const same = await inDtype(rt, expected.view(got.shape), got.dtype as 'f32');
   const bits = got.dtype === 'f32' ? 32 : 16;
   const wrong = await compare(rt, got, same, { rows: got.shape[0] as number, bits });
@@ -53,7 +57,18 @@ export async function compareStored(
     ...placeOf(wrong),
     message: `'${tensor}' differs from '${name}' of ${whose} in ${wrong.count} values, first at row ${wrong.row}, column ${wrong.column}`,
   });
-  for (const each of [got, same]) each.dispose();
+  for (const each of new Set([whole, got, same])) each.dispose();
+}
+
+/** Rows of plain zeros, from row `first` on. */
+export function checkZeros({ recorder, file }: GgufContext, tensor: string, first = 0): void {
+  const { rows, rowBytes } = file.matrix(tensor);
+  const stored = file.tensor(tensor);
+  const at = stored.bytes(first * rowBytes, (rows - first) * rowBytes).findIndex((byte) => byte !== 0);
+  const row = first + Math.floor(at / rowBytes);
+  const message = `'${tensor}' is not zero in row ${row}, which no tensor of the checkpoint is for`;
+  recorder.check(at < 0, { check: 'padding', tensor, row, message });
+  stored.dispose();
 }
 
 /** Blocks that were searched for: codes the nearest of their steps, steps no worse than they may be. Disposes of `original`. */

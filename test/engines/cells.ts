@@ -1,6 +1,6 @@
 import { GGUF_MODELS } from './gguf-models.js';
 
-/** The table of engines: which directories each is given, and what of its outcomes is compared with lpq's own. */
+/** The directories that engines are given, and what of an outcome is compared with lpq's own. */
 
 /** The bundled model, and something beside its tensors. */
 export type EditedModel = 'tiny-llama with biases' | 'tiny-llama with a head';
@@ -35,8 +35,11 @@ export interface Format {
   readonly verified?: boolean;
   /** Blocks of GGUF are decoded to f32, so that the engine rounds no inputs of theirs: experts are chosen by more than luck. */
   readonly floats?: boolean;
-  /** The engine looks GELU up in a table of f16. */
+  /** llama.cpp computes flash attention. */
+  readonly flash?: boolean;
+  /** The engine looks GELU up in a table of f16; and how many blocks add up what is off, if more than 4. */
   readonly halves?: boolean;
+  readonly blocks?: number;
   /** The engine rounds activations too, which `lpq logits` does not: it only has to run. */
   readonly rounds?: boolean;
   /** Inputs become codes, and a sum in another order turns some at a tie: most tokens are compared, not all. */
@@ -45,27 +48,6 @@ export interface Format {
   readonly engines?: RegExp;
   /** Part of the tier of every commit. */
   readonly commit?: boolean;
-}
-
-export interface Engine {
-  readonly name: string;
-  /** Of test/engines. */
-  readonly driver: string;
-  /** Arguments of the driver behind its files. */
-  readonly modules?: readonly string[];
-  /** A folder of build, and the variable that names another Python. */
-  readonly environment: string;
-  readonly variable: string;
-  /** The wheel of python/ is on its path. */
-  readonly plugin: boolean;
-  readonly env?: Readonly<Record<string, string>>;
-  /** What it computes in whatever a format says; int8: inputs of linears are rounded to 8 bits a block of them. */
-  readonly dtype?: 'bfloat16' | 'float32' | 'int8';
-  readonly targets: RegExp;
-  /** It computes the perplexity of a text, too. */
-  readonly perplexity?: boolean;
-  /** Formats whose outcome is that of processors with AVX-512, or of those without: compared on one of the same kind. */
-  readonly ofProcessor?: RegExp;
 }
 
 const RTN = ['--method', 'rtn'];
@@ -224,73 +206,10 @@ export const FORMATS: readonly Format[] = [
     ...(name === 'q4_k' ? { commit: true } : {}),
   })),
   { name: 'q8_0, experts', target: 'gguf', options: ggml(8, '32'), model: 'tiny-qwen3-moe' },
-  ...Object.entries(GGUF_MODELS).map(([name, [kind, config]]) => ({
-    ...{ name: `q8_0 as floats, ${name}`, target: 'gguf', options: ggml(8, '32') },
-    ...{ model: `random ${kind}` as const, config, floats: true, halves: /^gemma|gpt2|neox|starcoder/.test(name) },
-    ...(name === 'gemma3' || name === 'deepseek_v3' ? { commit: true } : {}),
-  })),
+  ...Object.entries(GGUF_MODELS)
+    .toSorted(([a], [b]) => (a < b ? -1 : 1))
+    .map(([name, { fixture = name, ...row }]) => ({
+      ...{ name: `q8_0 as floats, ${name}`, target: 'gguf', options: ggml(8, '32') },
+      ...{ model: `random ${fixture}` as const, floats: true, ...row },
+    })),
 ];
-
-const NOT_GGUF = /^(?!gguf)/;
-const OWN = /^(sm\d|marlin|tilus|turbomind|comet)/;
-const vllm = { driver: 'drive_vllm.py', environment: 'engines/vllm', variable: 'LPQ_VLLM_PYTHON' };
-const transformers = {
-  driver: 'drive_transformers.py',
-  environment: 'consumers',
-  variable: 'LPQ_CONSUMERS_PYTHON',
-  dtype: 'float32',
-} as const;
-
-export const ENGINES: readonly Engine[] = [
-  {
-    ...vllm,
-    name: 'vLLM 0.32',
-    plugin: false,
-    dtype: 'bfloat16',
-    targets: NOT_GGUF,
-    ofProcessor: /^4 bits(?!.*gptq_v2).*(gptq|awq|compressed)/,
-  },
-  {
-    ...vllm,
-    name: 'vLLM 0.32 with lpq_kernels',
-    plugin: true,
-    // So that 4 bits run in lpq's kernel, too.
-    env: { VLLM_DISABLED_KERNELS: 'CPUWNA16LinearKernel' },
-    targets: NOT_GGUF,
-  },
-  { ...transformers, name: 'transformers 5.18', plugin: false, targets: /^compressed-tensors/ },
-  {
-    ...transformers,
-    name: 'transformers 5.18 with lpq_kernels',
-    plugin: true,
-    modules: ['lpq_kernels.transformers'],
-    targets: OWN,
-  },
-  {
-    name: 'GPTQModel 7.7',
-    driver: 'drive_gptqmodel.py',
-    environment: 'engines/gptqmodel',
-    variable: 'LPQ_GPTQMODEL_PYTHON',
-    plugin: false,
-    dtype: 'bfloat16',
-    targets: /^(gptq|awq)/,
-  },
-  {
-    name: 'llama.cpp 11434',
-    driver: 'drive_llama.py',
-    environment: 'engines/llama',
-    variable: 'LPQ_LLAMA_PYTHON',
-    plugin: false,
-    dtype: 'int8',
-    targets: /^gguf/,
-    perplexity: true,
-  },
-];
-
-/** What an engine is given. Damage is for those that open lpq's own directories. */
-export function formatsOf(engine: Engine): readonly Format[] {
-  return FORMATS.filter(
-    ({ target, damage, engines }) =>
-      engine.targets.test(target) && (engine.plugin || !damage) && (engines?.test(engine.name) ?? true),
-  );
-}

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { createHash } from 'node:crypto';
 import { cpSync, existsSync, readFileSync, truncateSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { Checkpoint } from '../../formats/safetensors/checkpoint.js';
@@ -59,12 +60,13 @@ async function edited(model: EditedModel, dir: string): Promise<string> {
   return made;
 }
 
+/** Of settings, which may be too long for a name. */
+const digest = (settings: object): string =>
+  createHash('sha256').update(JSON.stringify(settings)).digest('hex').slice(0, 12);
+
 /** llama.cpp wants certain tokens of a model that is called phi3. */
 async function random(model: RandomModel, config: object, dir: string): Promise<string> {
-  const made = path.join(
-    dir,
-    `${model} ${Object.keys(config).join(' ')}`.trim().replaceAll(' ', '-').replace('phi3', 'phi-three'),
-  );
+  const made = path.join(dir, `${model} ${digest(config)}`.replaceAll(' ', '-').replace('phi3', 'phi-three'));
   if (existsSync(made)) return made;
   await writeWidened(model.slice('random '.length), made, {
     vocab_size: 320,
@@ -117,7 +119,7 @@ export async function directoryOf(format: Format, dir: string): Promise<string |
   if (!source) return undefined;
   const named = (name: string) => path.join(dir, name.replace(/[^\w]+/g, '-'));
   const rules = format.rules ? JSON.stringify({ rules: format.rules }) : '';
-  const settings = format.config ? JSON.stringify(format.config) : '';
+  const settings = format.config ? digest(format.config) : '';
   const quantized = named(`${format.model ?? 'tiny'} ${format.options.join(' ')} ${rules}${settings}`);
   const recipe = rules ? ['--recipe', `${quantized}.json`] : [];
   if (rules) writeFileSync(`${quantized}.json`, rules);

@@ -1,5 +1,6 @@
 // llama.cpp over one file of GGUF, by its C interface, for drive_llama.py:
 //   drive_llama run MODEL COUNT ID...   {"logprobs": [of each ID but the first], "tokens": [COUNT greedy ones]}
+//   drive_llama flash MODEL COUNT ID...   the same with flash attention, which models with indexers choose keys in
 //   drive_llama windows MODEL SIZE ID...   the mean of -ln p of each ID but the first of every window of SIZE
 //   drive_llama tokenize MODEL < TEXT   [IDs of TEXT, without tokens around it]
 // Ends with 1 and llama.cpp's first message of an error.
@@ -47,12 +48,12 @@ void decode(llama_context* context, const std::vector<llama_token>& ids, int fir
   llama_batch_free(batch);
 }
 
-llama_context* context_of(llama_model* model, int tokens) {
+llama_context* context_of(llama_model* model, int tokens, bool flash = false) {
   llama_context_params params = llama_context_default_params();
   params.n_ctx = params.n_batch = params.n_ubatch = static_cast<uint32_t>(std::max(64, tokens));
   params.n_threads = params.n_threads_batch = 1;
   params.type_k = params.type_v = GGML_TYPE_F32;
-  params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+  params.flash_attn_type = flash ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
   llama_context* context = llama_init_from_model(model, params);
   if (!context) fail("llama_init_from_model failed");
   return context;
@@ -87,9 +88,9 @@ void windows(llama_model* model, int size, const std::vector<llama_token>& ids) 
   llama_free(context);
 }
 
-void run(llama_model* model, int wanted, const std::vector<llama_token>& ids) {
+void run(llama_model* model, int wanted, const std::vector<llama_token>& ids, bool flash) {
   const int vocabulary = llama_vocab_n_tokens(llama_model_get_vocab(model)), count = static_cast<int>(ids.size());
-  llama_context* context = context_of(model, count + wanted);
+  llama_context* context = context_of(model, count + wanted, flash);
   decode(context, ids, 0);
   const std::vector<double> logprobs = logprobs_of(context, vocabulary, ids);
   std::vector<llama_token> tokens;
@@ -121,9 +122,9 @@ void tokenize(llama_model* model) {
 
 int main(int argc, char** argv) {
   const std::string what = argc > 2 ? argv[1] : "";
-  const bool lists = what == "run" || what == "windows";
+  const bool lists = what == "run" || what == "flash" || what == "windows";
   if (what != "tokenize" && !(lists && argc > 5))
-    fail("drive_llama run MODEL COUNT ID ID... | windows MODEL SIZE ID ID... | tokenize MODEL");
+    fail("drive_llama run|flash MODEL COUNT ID ID... | windows MODEL SIZE ID ID... | tokenize MODEL");
   llama_log_set(keep_errors, nullptr);
   llama_backend_init();
   llama_model_params params = llama_model_default_params();
@@ -134,7 +135,8 @@ int main(int argc, char** argv) {
   else {
     std::vector<llama_token> ids;
     for (int i = 4; i < argc; ++i) ids.push_back(std::atoi(argv[i]));
-    (what == "run" ? run : windows)(model, std::atoi(argv[3]), ids);
+    if (what == "windows") windows(model, std::atoi(argv[3]), ids);
+    else run(model, std::atoi(argv[3]), ids, what == "flash");
   }
   llama_model_free(model);
   return 0;

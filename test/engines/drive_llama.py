@@ -14,7 +14,7 @@ def ran(case: dict) -> dict:
     program = Path(sys.executable).parents[1] / "drive_llama"
     floats = Path(case["directory"]) / "floats.gguf"
     model = floats if floats.exists() else floats.with_name("model.gguf")
-    done = subprocess.run([program, "run", str(model), str(case["tokens"]), *map(str, case["ids"])], capture_output=True, text=True)
+    done = subprocess.run([program, "flash" if case["flash"] else "run", str(model), str(case["tokens"]), *map(str, case["ids"])], capture_output=True, text=True)
     if done.returncode != 0:
         lines = done.stderr.strip().split("\n")
         return {"outcome": "refused", "sentence": lines[0].replace(case["directory"], "DIR")}

@@ -5,7 +5,7 @@ import path from 'node:path';
 import { test } from 'node:test';
 import { ALL } from '../sample.js';
 import { root } from '../src/cli/lpq.js';
-import { ENGINES, formatsOf } from './cells.js';
+import { ENGINES, formatsOf } from './engines.js';
 import { pageWith } from './page.js';
 import { AVX512, type Cell, pythonOf, table } from './run.js';
 

@@ -1,4 +1,5 @@
-import { ENGINES, FORMATS } from './cells.js';
+import { FORMATS } from './cells.js';
+import { ENGINES } from './engines.js';
 import type { Cell } from './run.js';
 
 const [FROM, TO] = ['<!-- table -->', '<!-- end of table -->'];

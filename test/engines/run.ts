@@ -8,8 +8,9 @@ import { writeSafetensors } from '../../formats/safetensors/write.js';
 import { typed } from '../../native/binding.js';
 import { openTokenizer } from '../../src/calibrate/tokenizer.js';
 import { lpq, root } from '../src/cli/lpq.js';
-import type { Engine, Format } from './cells.js';
+import type { Format } from './cells.js';
 import { directoryOf, run, sourceOf } from './directories.js';
+import type { Engine } from './engines.js';
 
 /** What an engine made of a directory, and, where it ran, the largest difference of a logprob from lpq's. */
 export interface Cell {
@@ -17,7 +18,7 @@ export interface Cell {
   readonly dtype?: string;
   readonly off?: number;
   readonly sentence?: string;
-  /** Of a text, and lpq's own. */
+  /** Of a text, or of the prompt where blocks are floats, and lpq's own. */
   readonly perplexity?: readonly [engine: number, lpq: number];
   /** Where it depends on it: whether the processor has AVX-512. */
   readonly avx512?: boolean;
@@ -86,10 +87,11 @@ export async function logprobsOf(
 
 /**
  * How far a logprob may be off. In fp32 both sides sum up to 768 products in another order, 768 * 2^-24 of what a layer adds up, through
- * four blocks of two residual sums each; twice for either side, and twice because a logprob is a logit less their logarithmic sum.
+ * four blocks (or as many as a row says) of two residual sums each; twice for either side, and twice because a logprob is a logit less their logarithmic sum.
  * In bf16 a block rounds what it hands on some eleven times, each by 2^-9 of it at most: 44 independent roundings make sqrt(44) of one, and
  * four times that is beyond what 31 tokens show.
- * `halves`: llama.cpp's table of GELU has f16 numbers by f16 numbers, each off by 2^-11 of itself at most, once a block.
+ * `halves`: llama.cpp's table of GELU has f16 numbers by f16 numbers, and its flash attention takes f16, each off by 2^-11 of itself at most,
+ * once a block.
  * Inputs of 8 bits a block (llama.cpp): a step of max/127 is off by 0.29 of it, 0.7 % of an input's size in blocks of 32 and 1 % in blocks of
  * 256, and so are a product's outputs. A branch has three in a row, 1.7 % of it; branches are what the stream is made of, and each reads
  * what those before it left off, another 1.7 to 3.5 %; the head, 1 %: 4 % of the logits' spread, sqrt(2) for a logit less their sum,
@@ -123,11 +125,22 @@ async function textFor(packed: string, source: string) {
   return ids;
 }
 
+const rounded = (nll: number): number => Number(Math.exp(nll).toPrecision(5));
+
 /**
- * The engine's perplexity and lpq's. Means of n tokens are apart by as much as 4 deviations of one over sqrt(n), where `bound` is 4 deviations
+ * Of the prompt: exp of the mean of -ln p. Each ln p is off by `bound` at most, so their means are, and perplexities by a factor of e^bound.
+ */
+function ofPrompt(name: string, logprobs: readonly number[], own: readonly number[], bound: number) {
+  const [nll, mine] = [logprobs, own].map((all) => -all.reduce((a, b) => a + b, 0) / all.length) as [number, number];
+  assert.ok(Math.abs(nll - mine) <= bound, `${name}: -ln p is ${nll}, lpq's ${mine}: beyond ${bound}`);
+  return [rounded(nll), rounded(mine)] as const;
+}
+
+/**
+ * The engine's perplexity and lpq's of a text. Means of n tokens are apart by as much as 4 deviations of one over sqrt(n), where `bound` is 4 deviations
  * of one; and noise of deviation s raises the mean of -ln p by s^2 / 2.
  */
-async function perplexity(name: string, packed: string, nll: number, dtype: string, bound: number) {
+async function ofText(name: string, packed: string, nll: number, bound: number) {
   const ran = await lpq([
     'eval',
     path.join(packed, 'model.gguf'),
@@ -139,20 +152,22 @@ async function perplexity(name: string, packed: string, nll: number, dtype: stri
   ]);
   assert.equal(ran.code, 0, ran.stderr);
   const own = JSON.parse(ran.stdout.trim().split('\n').at(-1)!) as { nll: number; tokens: number };
-  const most = dtype === 'float32' ? bound : bound / Math.sqrt(own.tokens) + (bound / 4) ** 2;
+  const most = bound / Math.sqrt(own.tokens) + (bound / 4) ** 2;
   assert.ok(Math.abs(nll - own.nll) <= most, `${name}: -ln p is ${nll}, lpq's ${own.nll}: beyond ${most}`);
-  return [nll, own.nll].map((each) => Number(Math.exp(each).toPrecision(5))) as [number, number];
+  return [rounded(nll), rounded(own.nll)] as const;
 }
 
 /** A cell of what an engine told; throws where its logprobs or its greedy tokens are not lpq's. */
-async function judged(name: string, format: Format, packed: string, dtype: string, told: Told): Promise<Cell> {
+async function judged(engine: Engine, format: Format, packed: string, dtype: string, told: Told): Promise<Cell> {
+  const name = `${engine.name}, ${format.name}`;
   if (told.outcome === 'refused') return { outcome: 'refused', sentence: told.sentence! };
   if (format.rounds) return { outcome: 'loader ran', dtype };
   const text = [...IDS, ...told.tokens!];
   const { rows, ...sizes } = await logprobsOf(packed, text);
-  const { halves = false } = format;
-  const bound = boundOf(dtype, sizes, { blocks: 4, columns: 768, halves });
-  const apart = told.logprobs!.map((value, i) => Math.abs(value - rows[i]![IDS[i + 1]!]!)).sort((a, b) => a - b);
+  const { halves = false, blocks = 4 } = format;
+  const bound = boundOf(dtype, sizes, { blocks, columns: 768, halves });
+  const own = told.logprobs!.map((_, i) => rows[i]![IDS[i + 1]!]!);
+  const apart = told.logprobs!.map((value, i) => Math.abs(value - own[i]!)).sort((a, b) => a - b);
   // A code that turned changes its token by a step of 4 bits, and what later ones read of it: the others show that nothing else differs.
   const off = format.ties ? apart[apart.length >> 1]! : apart.at(-1)!;
   assert.ok(off <= bound, `${name}: a logprob is ${off} off, beyond ${bound}`);
@@ -162,8 +177,10 @@ async function judged(name: string, format: Format, packed: string, dtype: strin
     assert.ok(behind <= 2 * bound, `${name}: greedy token ${i} is ${token}, ${behind} behind lpq's best`);
   }
   const cell = { outcome: 'ran', dtype, off: Number(off.toPrecision(2)) } as const;
-  if (told.nll === undefined) return cell;
-  return { ...cell, perplexity: await perplexity(name, packed, told.nll, dtype, bound) };
+  if (!engine.perplexity) return cell;
+  const { nll, logprobs = [] } = told;
+  const both = nll === undefined ? ofPrompt(name, logprobs, own, bound) : await ofText(name, packed, nll, bound);
+  return { ...cell, perplexity: both };
 }
 
 /** The wheel of python/, unpacked, so that its entry points are found. */
@@ -200,6 +217,7 @@ export async function table(engine: Engine, python: string, formats: readonly Fo
           LPQ_REQUIRE_VERIFY: format.verified ? '1' : '0',
         },
         compile: format.compiled ?? false,
+        flash: format.flash ?? false,
         text,
         window: WINDOW,
       })),
@@ -224,7 +242,7 @@ export async function table(engine: Engine, python: string, formats: readonly Fo
   const cells: Record<string, Cell> = {};
   for (const { format, packed, dtype } of made)
     cells[format.name] = {
-      ...(await judged(`${engine.name}, ${format.name}`, format, packed, dtype, told[format.name]!)),
+      ...(await judged(engine, format, packed, dtype, told[format.name]!)),
       ...(engine.ofProcessor?.test(format.name) ? { avx512: AVX512 } : {}),
     };
   return cells;

@@ -10,8 +10,9 @@ import { openTokenizer } from '../../src/calibrate/tokenizer.js';
 import { ALL } from '../sample.js';
 import { root } from '../src/cli/lpq.js';
 import { writeWidened } from '../src/model/fixtures.js';
-import { ENGINES, FORMATS } from './cells.js';
+import { FORMATS } from './cells.js';
 import { directoryOf, run } from './directories.js';
+import { ENGINES } from './engines.js';
 import { boundOf, IDS, logprobsOf, pythonOf, unpackedWheel } from './run.js';
 
 /** The server of `vllm serve ARTIFACT`, asked over HTTP as OpenAI's clients do: processes of its own, threads bound, whatever vLLM does by default. */

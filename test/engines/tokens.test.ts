@@ -7,8 +7,8 @@ import { test } from 'node:test';
 import { SPLITS } from '../../formats/gguf/pre-tokenizers.js';
 import { openTokenizer } from '../../src/calibrate/tokenizer.js';
 import { model as tinyLlama } from '../src/cli/lpq.js';
-import { ENGINES } from './cells.js';
 import { run } from './directories.js';
+import { ENGINES } from './engines.js';
 import { pythonOf } from './run.js';
 
 /** llama.cpp's tokens of what lpq writes into GGUF, one by one beside lpq's own. LPQ_SMOLLM2 names a checkpoint of SmolLM2, which is one more. */

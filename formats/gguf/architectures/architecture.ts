@@ -13,6 +13,8 @@ export interface GgufArchitecture {
   /** What blocks begin with, and their parts in the order of a file that lpq writes. */
   readonly blocks: string;
   readonly block: PartNames;
+  /** Parts of blocks of a checkpoint that has a tensor whose name ends in this (Architecture.spelled). */
+  readonly spelled?: { readonly has: string; readonly block: PartNames };
   /** The file has 1 + weight of every norm. */
   readonly normsPlusOne?: true;
   /** Latent attention: the linear of a block that makes keys and values of the latent vector, of which the file may have halves. */
@@ -21,6 +23,8 @@ export interface GgufArchitecture {
   readonly withExperts?: string;
   /** What config.json says of a file that is read, where language models alone have no model_type of their own. */
   readonly readAs?: string;
+  /** Matrices and norms that it wants in blocks that share keys and values of others, and does not read there. */
+  readonly sharing?: readonly string[];
   /** Values of heads may be narrower than keys. */
   readonly ownValues?: true;
   /** Of several rows of one name: whether a file is of this one, if it does not name it (lpq.model_type). The row without is the usual one. */

@@ -70,6 +70,11 @@ export function twoRopes(facts: GgufFacts, { headDim }: Shared, theta: number, l
   };
 }
 
+/** Rows of per-layer embeddings; those of the vocabulary where there are none. */
+export const perLayerRows = (facts: GgufFacts): number | undefined =>
+  facts.optional('lpq.per_layer_rows') ??
+  facts.shape(facts.has('per_layer_token_embd.weight') ? 'per_layer_token_embd.weight' : 'token_embd.weight')[0];
+
 /** Experts as Qwen's config.json has them. */
 export function mixture(facts: GgufFacts, normalized: boolean): Json {
   return {

@@ -1,6 +1,6 @@
 import type { GgufFacts } from '../source/facts.js';
 import type { GgufArchitectures, Json, Shared } from './architecture.js';
-import { likeLlama, partial, twoRopes, windows } from './config.js';
+import { likeLlama, partial, perLayerRows, twoRopes, windows } from './config.js';
 import * as parts from './parts.js';
 
 const shared = { outer: parts.LLAMA_OUTER, blocks: 'model.layers' } as const;
@@ -50,9 +50,7 @@ function gemma4(facts: GgufFacts, own: Shared): Json {
     num_kv_shared_layers: facts.optional('attention.shared_kv_layers') ?? 0,
     final_logit_softcapping: facts.optional('final_logit_softcapping') || null,
     hidden_size_per_layer_input: facts.optional('embedding_length_per_layer_input') ?? 0,
-    vocab_size_per_layer_input: facts.has('per_layer_token_embd.weight')
-      ? (facts.shape('per_layer_token_embd.weight')[0] as number)
-      : (facts.shape('token_embd.weight')[0] as number),
+    vocab_size_per_layer_input: perLayerRows(facts),
     rope_parameters: {
       full_attention: {
         rope_type: 'proportional',
@@ -116,18 +114,11 @@ export const GEMMA: GgufArchitectures = {
   gemma4_text: {
     name: 'gemma4',
     className: 'Gemma4ForCausalLM',
-    outer: {
-      ...parts.LLAMA_OUTER,
-      'per_layer_token_embd.weight': 'model.embed_tokens_per_layer.weight',
-      'per_layer_model_proj.weight': 'model.per_layer_model_projection.weight',
-      'per_layer_proj_norm.weight': 'model.per_layer_projection_norm.weight',
-    },
+    outer: parts.PER_LAYER_OUTER,
     blocks: 'model.layers',
     block: {
       ...parts.GEMMA_BLOCK,
-      inp_gate: 'per_layer_input_gate',
-      proj: 'per_layer_projection',
-      post_norm: 'post_per_layer_input_norm',
+      ...parts.PER_LAYER_BLOCK,
       'layer_output_scale.weight': 'layer_scalar',
       ...parts.experts('router.proj', parts.gated('experts.{expert}')),
       'ffn_gate_inp.scale': 'router.scale',

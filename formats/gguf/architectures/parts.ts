@@ -19,7 +19,7 @@ export type Fix =
   /** [groups, n / groups] of a vector. */
   | 'groups';
 
-/** Where a tensor goes: its name with {expert} where it is a stack of them; without a suffix of its own it keeps .weight or .bias. */
+/** Where a tensor goes: its name with {expert} where it is a stack, of experts or others; without a suffix of its own it keeps .weight or .bias. */
 export interface PartName {
   readonly to: string;
   readonly fix?: Fix;
@@ -31,6 +31,8 @@ export interface PartName {
   readonly minusExp?: true;
   /** A norm that has no 1 added where others of the model have. */
   readonly plain?: true;
+  /** Rows of zeros follow in the file, up to the size of the vocabulary. */
+  readonly padded?: true;
 }
 
 /** By the part of a block, with or without .weight or .bias; NAME. has neither. */
@@ -123,6 +125,20 @@ export const parted = (gate: string, up: string, both: string): PartNames => ({
   [gate]: { to: both, half: 'first' },
   [up]: { to: both, half: 'second' },
 });
+
+/** Per-layer embeddings of Gemma's. */
+export const PER_LAYER_OUTER: PartNames = {
+  ...LLAMA_OUTER,
+  'per_layer_token_embd.weight': { to: 'model.embed_tokens_per_layer.weight', padded: true },
+  'per_layer_model_proj.weight': 'model.per_layer_model_projection.weight',
+  'per_layer_proj_norm.weight': 'model.per_layer_projection_norm.weight',
+};
+
+export const PER_LAYER_BLOCK: PartNames = {
+  inp_gate: 'per_layer_input_gate',
+  proj: 'per_layer_projection',
+  post_norm: 'post_per_layer_input_norm',
+};
 
 /** Norms before and behind the branches. */
 export const GEMMA_BLOCK: PartNames = { ...AFTER_BLOCK, ffn_norm: 'pre_feedforward_layernorm' };

@@ -2,6 +2,8 @@ import { dtypeFacts } from '../../safetensors/dtypes.js';
 import type { TensorEntry } from '../../safetensors/header.js';
 import type { GgufArchitecture } from '../architectures/architecture.js';
 import type { Fix, PartName } from '../architectures/parts.js';
+import { PER_LAYER_ROWS } from '../names.js';
+import type { GgufFacts } from './facts.js';
 import { badGguf, type GgufModelFile, type GgufPart, type GgufTensor } from './file.js';
 import { type LatentHalves, latentHalf, latentPlace } from './latent.js';
 import type { GgufSourceModel } from './model.js';
@@ -70,18 +72,19 @@ function bothHalves(file: GgufModelFile, first: Place | undefined, second: Place
 }
 
 /** One, or one for each expert of a stack. */
-function placesFor(file: GgufModelFile, { architecture, config }: GgufSourceModel, tensor: Placed): Place[] {
+function placesFor(file: GgufModelFile, { architecture, config, facts }: GgufSourceModel, tensor: Placed): Place[] {
   const found = checkpointPlace(architecture, tensor.name);
   if (!found)
     return badGguf(file.path, `tensor '${tensor.name}' has no place in a model of type ${config.model_type}`, {
       hint: 'Start from the safetensors that it was converted from.',
     });
-  const { to, fix, expert, minusExp = false, plain, states, half } = found;
+  const { to, fix, expert, minusExp = false, plain, states, half, padded } = found;
   const stacked = to.includes('{expert}') && expert === undefined;
   const rank = tensor.shape.length;
   if (rank === 3 && !stacked) badGguf(file.path, `tensor '${tensor.name}' has 3 dimensions`, { got: tensor.shape });
   const slices = stacked ? (tensor.shape[0] as number) : 1;
-  const own = stacked ? tensor.shape.slice(1) : tensor.shape;
+  const whole = stacked ? tensor.shape.slice(1) : tensor.shape;
+  const own = padded ? [rowsOf(file, facts, tensor), ...whole.slice(1)] : whole;
   const shape = checkpointShape(fix, own);
   const { holds } = tensor.type;
   const dtype = typeof holds === 'string' ? holds : 'F32';
@@ -98,13 +101,24 @@ function placesFor(file: GgufModelFile, { architecture, config }: GgufSourceMode
     },
     from: tensor,
     position: tensor.position + (slice * tensor.bytes) / slices,
-    bytes: tensor.bytes / slices,
+    bytes: padded ? (tensor.bytes / (whole[0] ?? 1)) * (own[0] ?? 1) : tensor.bytes / slices,
     fix: fix === 'turned' && own.length !== 2 ? undefined : fix,
     minusOne,
     minusExp,
     ...(states && { states }),
     ...(half && { half }),
   }));
+}
+
+/** How many rows of a tensor are the checkpoint's: others are zeros. */
+function rowsOf(file: GgufModelFile, facts: GgufFacts, { name, shape }: Placed): number {
+  const [all = 0] = shape;
+  const own = facts.optional(PER_LAYER_ROWS) ?? all;
+  if (Number.isInteger(own) && own > 0 && own <= all) return own;
+  return badGguf(file.path, `'${PER_LAYER_ROWS}' is no number of rows of '${name}'`, {
+    got: own,
+    expected: `1 to ${all}`,
+  });
 }
 
 /** The shape in the checkpoint of a tensor of the file, whose slowest dimension is first. */

@@ -35,7 +35,7 @@ export function ofAttention(subject: GgufSubject, index: number, own: AttentionP
       computes.normsLast ?? false,
       !own.qNorm || (own.normsLast ?? false) === (computes.normsLast ?? false),
     ),
-    differs(part('an indexer'), own.indexer !== undefined, false),
+    reads(subject, 'indexer') ? undefined : differs(part('an indexer'), own.indexer !== undefined, false),
     reads(subject, 'shared-kv')
       ? undefined
       : differs(part('keys of other blocks, or keys as values'), (own.reads ?? own.keysAsValues) !== undefined, false),

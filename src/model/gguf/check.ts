@@ -1,5 +1,6 @@
 import type { BlockPlan } from '../plan.js';
 import type { ExpertsPlan } from '../plan-experts.js';
+import type { ClampedGate } from '../plan-mlp.js';
 import { ofAttention, rotation, scaling } from './check-attention.js';
 import type { Router } from './computes.js';
 import { type Difference, differs, first, near } from './differs.js';
@@ -48,12 +49,12 @@ function kinds({ plan, names, computes }: GgufSubject): Difference | undefined {
   const { perLayer, streams, hyper, projectOut } = plan;
   const extra =
     (computes.reads?.includes('per-layer') ? undefined : perLayer) ??
-    streams ??
+    (computes.reads?.includes('streams') ? undefined : streams) ??
     hyper ??
-    projectOut ??
-    plan.blocks.find(({ altUp }) => altUp)?.altUp;
+    projectOut;
+  const rows = perLayer?.vocab ?? plan.vocab;
   return first([
-    differs('rows of per-layer embeddings', perLayer?.vocab ?? plan.vocab, plan.vocab),
+    differs('rows of per-layer embeddings beyond the vocabulary', rows, plan.vocab, rows <= plan.vocab),
     differs('what mixes the tokens of a block', other ?? wanted, wanted),
     differs('what stands around its blocks', extra === undefined ? 'nothing' : 'more', 'nothing'),
     core === undefined ? undefined : differs('the kind of recurrent layers', core, computes.mixer?.kind),
@@ -84,7 +85,7 @@ function multipliers(subject: GgufSubject): Difference | undefined {
   const scaled = reads(subject, 'logit-scale') || reads(subject, 'logit-divisor');
   return first([
     scaled ? undefined : differs('what multiplies the logits', scale, 1),
-    reads(subject, 'logit-cap') ? undefined : differs('a cap of the logits', softCap, 0),
+    reads(subject, 'logit-cap') ? undefined : differs('a cap of the logits', softCap, computes.logitCap ?? 0),
     reads(subject, 'embedding-scale')
       ? undefined
       : differs('what multiplies embeddings', plan.embedding.scale, embedding, near(plan.embedding.scale, embedding)),
@@ -100,6 +101,9 @@ function ofBlock(subject: GgufSubject, block: BlockPlan): Difference | undefined
   const activations = computes.activation ?? ['silu'];
   const stated = mlp.kind === 'experts' || mlp.kind === 'nothing' ? undefined : mlp.activation;
   const own = typeof stated === 'object' ? 'xielu' : stated;
+  const limited = 'clamped' in mlp ? mlp.clamped : undefined;
+  const usualGate = computes.clamped && mlp.kind !== 'experts';
+  const sameGate = usualGate ? limited !== undefined && isOss(limited) : limited === undefined;
   return first([
     differs('attention and MLP side by side', block.parallel, parallel),
     differs('what multiplies a branch', 'multiplier' in mlp ? mlp.multiplier : residual, residual),
@@ -115,7 +119,7 @@ function ofBlock(subject: GgufSubject, block: BlockPlan): Difference | undefined
     reads(subject, 'mlp-bias') || mlp.kind === 'experts' || mlp.kind === 'nothing'
       ? undefined
       : differs('biases of MLPs', mlp.down.bias, false),
-    differs('a limited gate', 'clamped' in mlp && mlp.clamped !== undefined, false),
+    differs('a limited gate', limited !== undefined, computes.clamped ?? false, sameGate),
   ]);
 }
 
@@ -146,7 +150,7 @@ function ofExperts({ plan, computes }: GgufSubject, mixture: ExpertsPlan): Diffe
       'gates of experts',
       gate.kind,
       router.plain ? 'plain' : router.clamped ? 'clamped' : 'gated',
-      router.clamped ? isOss(gate) : activation,
+      router.clamped ? gate.kind === 'clamped' && isOss(gate) : activation,
     ),
     router.latent ? undefined : differs('experts on latent vectors', latent !== undefined, false),
     differs('experts apart from the MLP', apart !== undefined, router.apart ?? false),
@@ -166,5 +170,4 @@ function placed({ blocks }: GgufSubject['plan'], { leadingDense, step }: Router)
     : { what: `whether block ${wrong} has experts`, got: blocks[wrong]?.mlp.kind, expected: 'another kind' };
 }
 
-const isOss = (gate: ExpertsPlan['gate']): boolean =>
-  gate.kind === 'clamped' && near(gate.alpha, 1.702) && near(gate.limit, 7);
+const isOss = ({ alpha, limit }: ClampedGate): boolean => near(alpha, 1.702) && near(limit, 7);

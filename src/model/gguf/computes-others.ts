@@ -1,5 +1,7 @@
 import type { ModelPlan } from '../plan.js';
 import { BIASES, type Computes, GRANITE, QWEN, type Router, rootHidden, widely } from './computes.js';
+import { GEMMA_3N } from './computes-gemma3n.js';
+import { MINIMAX_M3 } from './computes-minimax-m3.js';
 import { mixers } from './facts.js';
 
 /** All heads have keys and values of their own. */
@@ -40,6 +42,7 @@ export const COMPUTES_OTHERS: Readonly<Record<string, Computes>> = {
     valueNorm: true,
     router: { normalize: true, apart: true },
   },
+  gemma3n_text: GEMMA_3N,
   granitemoe: { pairs: 'neighbours', reads: GRANITE, router: { normalize: true } },
   gpt_oss: {
     pairs: 'halves',
@@ -51,6 +54,7 @@ export const COMPUTES_OTHERS: Readonly<Record<string, Computes>> = {
   olmoe: { pairs: 'halves', head: 'own', router: { normalize: false }, but: manyHeads },
   dots1: { pairs: 'halves', head: 'own', router: SHARED, but: manyHeads },
   glm4_moe: { pairs: 'halves', reads: ['partial'], router: SHARED },
+  minimax_m3_vl_text: MINIMAX_M3,
   minimax_m2: { pairs: 'halves', reads: ['partial'], head: 'own', router: { normalize: true, sigmoid: 'key' } },
   hunyuan_v1_moe: { pairs: 'halves', normsLast: true, router: { normalize: true } },
   ernie4_5_moe: {

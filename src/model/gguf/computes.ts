@@ -41,6 +41,10 @@ export type Reads =
   | 'per-layer'
   /** rope.scaling.finetuned: whether the blocks rotate positions. */
   | 'rotates'
+  /** attention.indexer: the runs of keys that are seen. */
+  | 'indexer'
+  /** AltUp's streams, with LAuReL. */
+  | 'streams'
   /** shared_kv_layers, and keys that are values. */
   | 'shared-kv';
 
@@ -79,6 +83,8 @@ export interface Computes {
   /** Multiplies q kᵀ; usually 1 / sqrt(head). */
   readonly scale?: (plan: ModelPlan, attention: AttentionPlan) => number;
   readonly embeddingScale?: (plan: ModelPlan) => number;
+  /** A cap of the logits that no key changes. */
+  readonly logitCap?: number;
   /** Whether a block is rotated, in a model that has windows or not; usually each. */
   readonly turns?: (index: number, attention: AttentionPlan, windowed: boolean) => boolean;
   /** Attention and MLP side by side; usually one behind the other. */
@@ -100,6 +106,8 @@ export interface Computes {
   readonly valueNorm?: true;
   /** Attention whose output is multiplied by gates that q makes. */
   readonly outputGate?: true;
+  /** GPT-OSS's gates in MLPs. */
+  readonly clamped?: true;
   /** Norms of q and k behind the rotation. */
   readonly normsLast?: true;
   /** The head is the embedding, or has a tensor of its own; usually either. */

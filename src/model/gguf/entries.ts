@@ -1,5 +1,6 @@
 import { bool, f32, type GgufValue, text, u32 } from '../../../formats/gguf/metadata.js';
-import type { ModelPlan, NormPlan } from '../plan.js';
+import { PER_LAYER_ROWS } from '../../../formats/gguf/names.js';
+import type { AttentionPlan, ModelPlan, NormPlan } from '../plan.js';
 import { attentions, type GgufSubject, latents, mixers, mixtures, reads } from './facts.js';
 import { ropeEntries } from './rope.js';
 
@@ -17,7 +18,7 @@ function each(values: readonly number[]): GgufValue {
 const when = (holds: boolean, ...entries: readonly Entry[]): readonly Entry[] => (holds ? entries : []);
 
 /** Keys of the model, under its name in llama.cpp; `context`: tokens that it was trained on. */
-export function ggufEntries(subject: GgufSubject, context: number): [string, GgufValue][] {
+export function ggufEntries(subject: GgufSubject, context: number): Entry[] {
   const { plan, names, modelType } = subject;
   const entries: readonly Entry[] = [
     ['vocab_size', u32(plan.vocab)],
@@ -40,7 +41,8 @@ export function ggufEntries(subject: GgufSubject, context: number): [string, Ggu
   return [
     ['general.architecture', text(names.name)],
     ['lpq.model_type', text(modelType)],
-    ...entries.map(([key, value]): [string, GgufValue] => [`${names.name}.${key}`, value]),
+    ...when((plan.perLayer?.vocab ?? plan.vocab) < plan.vocab, [PER_LAYER_ROWS, u32(plan.perLayer?.vocab ?? 0)]),
+    ...entries.map(([key, value]): Entry => [`${names.name}.${key}`, value]),
   ];
 }
 
@@ -98,6 +100,7 @@ function attentionEntries(subject: GgufSubject): readonly Entry[] {
       'attention.shared_kv_layers',
       u32(all.filter((attention) => attention.reads !== undefined).length),
     ]),
+    ...indexerEntries(subject, all),
     ...when(reads(subject, 'per-layer'), ['embedding_length_per_layer_input', u32(plan.perLayer?.size ?? 0)]),
     ...when(
       window > 0 && reads(subject, 'windows'),
@@ -112,6 +115,15 @@ function attentionEntries(subject: GgufSubject): readonly Entry[] {
       f32(first.temperature?.beta ?? 0),
     ]),
   ];
+}
+
+/** Sizes of the indexers, which are those of all. */
+function indexerEntries(subject: GgufSubject, all: readonly AttentionPlan[]): readonly Entry[] {
+  const indexer = all.find((attention) => attention.indexer !== undefined)?.indexer;
+  if (!reads(subject, 'indexer') || indexer?.kind !== 'own') return [];
+  const { heads, dim, top, block, local } = indexer;
+  const sizes = { head_count: heads, key_length: dim, top_k: top, block_size: block, local_blocks: local };
+  return Object.entries(sizes).map(([key, size]) => [`attention.indexer.${key}`, u32(size)]);
 }
 
 /** Heads of keys of every block, 0 of those without attention. */

@@ -18,6 +18,7 @@ import { ggufEntries } from './entries.js';
 import { attentions, expertCount, type GgufSubject, reads } from './facts.js';
 import { GGUF_REFUSED } from './refused.js';
 import { type RopeTensors, ropeTensors, scaledRope } from './rope.js';
+import { type Unread, unreadNote, unreadOf } from './unread.js';
 
 type Json = Readonly<Record<string, unknown>>;
 
@@ -30,6 +31,8 @@ export interface GgufModel extends GgufSubject {
   /** The names that the class of the language model has. */
   readonly usual: GgufArchitecture;
   readonly ropeTensors: RopeTensors;
+  /** Zeros, which the checkpoint has not. */
+  readonly unread: readonly Unread[];
   readonly notes: readonly string[];
 }
 
@@ -68,7 +71,9 @@ export function ggufModel(dir: string, config: Json, tensors: TensorNames = name
   const plan = planModel(table, config, dir);
   const usual = (row.withExperts !== undefined && expertCount(plan) > 0 && ggufArchitecture(row.withExperts)) || row;
   const settings = settingsOf(table, config, dir);
-  const names = spelled(usual, table);
+  const { spelled: other } = usual;
+  const respelled = other !== undefined && endsIn(tensors, other.has);
+  const names = spelled(respelled ? { ...usual, block: other.block } : usual, table);
   const subject: GgufSubject = { modelType, plan, names, computes, sections: sectionsOf(settings) };
   const difference = differenceOf(subject);
   if (difference)
@@ -80,14 +85,21 @@ export function ggufModel(dir: string, config: Json, tensors: TensorNames = name
   const context = plan.embedding.positions
     ? plan.embedding.positions.count
     : settings.count(table.sizes?.positions ?? ['max_position_embeddings']);
+  const unread = unreadOf(subject, tensors);
   return {
     ...subject,
     usual,
     metadata: new Map(ggufEntries(subject, context)),
     experts: expertCount(plan),
     ropeTensors: ropeTensors(subject),
-    notes: notesOf(subject),
+    unread,
+    notes: notesOf(subject, unread),
   };
+}
+
+function endsIn(tensors: TensorNames, end: string): boolean {
+  for (const name of tensors.names()) if (name.endsWith(end)) return true;
+  return false;
 }
 
 /** Names of a checkpoint's tensors. */
@@ -105,25 +117,23 @@ export function namesOf(modules: Iterable<string>, head: boolean): TensorNames {
 function spelled(usual: GgufArchitecture, { names }: Architecture): GgufArchitecture {
   const outer = Object.entries(usual.outer).map(([part, to]) => {
     const suffix = /\.(weight|bias)$/.exec(part)?.[0] ?? '';
-    const own = part.startsWith('output.')
-      ? names.head
-      : part.startsWith('token_embd.')
-        ? names.embedding
-        : part.startsWith('position_embd.')
-          ? (names.positions ?? '')
-          : part.startsWith('per_layer_')
-            ? perLayerName(part, names)
-            : names.finalNorm;
+    const own = (names[OUTER[part.replace(suffix, '')] ?? 'finalNorm'] ?? '').replace('{stream}', '{expert}');
     return [part, typeof to === 'string' ? `${own}${suffix}` : { ...to, to: `${own}${suffix}` }];
   });
   return { ...usual, outer: Object.fromEntries(outer), blocks: names.block.replace(/\.\{layer\}.*$/, '') };
 }
 
-/** Of the tensors of per-layer embeddings outside the blocks. */
-function perLayerName(part: string, { perLayer, perLayerLinear, perLayerNorm }: Architecture['names']): string {
-  if (part.startsWith('per_layer_token_embd')) return perLayer ?? '';
-  return (part.startsWith('per_layer_model_proj') ? perLayerLinear : perLayerNorm) ?? '';
-}
+/** What tables of architectures call the tensors outside the blocks; those that are not here are the last norm. */
+const OUTER: Readonly<Record<string, Exclude<keyof Architecture['names'], 'variants'>>> = {
+  output: 'head',
+  token_embd: 'embedding',
+  position_embd: 'positions',
+  per_layer_token_embd: 'perLayer',
+  per_layer_model_proj: 'perLayerLinear',
+  per_layer_proj_norm: 'perLayerNorm',
+  altup_proj: 'streamIn',
+  altup_unembd_proj: 'streamOut',
+};
 
 /** Shares of a head that turn by time, height and width, where config.json has them. */
 function sectionsOf(settings: Config): readonly number[] {
@@ -131,8 +141,9 @@ function sectionsOf(settings: Config): readonly number[] {
   return rope?.list('mrope_section', 'number') ?? [];
 }
 
-function notesOf(subject: GgufSubject): string[] {
-  const notes: string[] = [];
+function notesOf(subject: GgufSubject, unread: readonly Unread[]): string[] {
+  const zeros = unreadNote(unread);
+  const notes = zeros === undefined ? [] : [zeros];
   if (!reads(subject, 'windows') && attentions(subject.plan).some(([, { window }]) => window > 0))
     notes.push('llama.cpp ignores the sliding window of this model: it computes longer texts with full attention.');
   const by = scaledRope(subject)?.scaling;

@@ -11,7 +11,7 @@ import { buildGraph } from '../../model/graph.js';
 import { columnsOf, type GgufContext, orderOf, tensorName } from './context.js';
 import { searchRows, takeColumns, takeRows } from './encode.js';
 
-/** A tensor of the file that was not quantized: one of the checkpoint, or vectors of it that the file has as rows. */
+/** A tensor of the file that was not quantized: one of the checkpoint, vectors of it that the file has as rows, or none of it: zeros. */
 export interface CarriedPlan {
   readonly sources: readonly TensorSpec[];
   readonly place: GgufName;
@@ -53,6 +53,10 @@ export function planCarried(carried: readonly TensorSpec[], context: GgufContext
         plans.set(each, { sources, place, name: each, type, shape: own, half: half as 0 | 1 });
       }
   }
+  for (const { name, tensor, type, shape } of context.model.unread) {
+    const place = ggufName(names, name);
+    if (place) plans.set(tensor, { sources: [], place, name: tensor, type, shape });
+  }
   requirePlaces(left, context);
   const sorted = [...plans.values()].sort((a, b) => ggufOrder(names, a.name) - ggufOrder(names, b.name));
   return { plans: sorted, left };
@@ -72,8 +76,9 @@ function requirePlaces(left: readonly string[], { model }: GgufContext): void {
 }
 
 /** A gate with one output is a vector to llama.cpp; Conv1D is turned over; parameters of states have shapes of their own. */
-function shapeOf({ model }: GgufContext, { fix }: GgufName, shape: readonly number[]): readonly number[] {
-  const [first = 1] = shape;
+function shapeOf({ model }: GgufContext, { fix, padded }: GgufName, shape: readonly number[]): readonly number[] {
+  const [first = 1, ...rest] = shape;
+  if (padded) return [model.plan.vocab, ...rest];
   if (fix === 'squeezed') return shape.filter((_, axis) => axis !== 1);
   if (fix === 'column') return [first, 1];
   if (fix === 'groups') return [stateGroups(model.plan), first / stateGroups(model.plan)];
@@ -82,7 +87,8 @@ function shapeOf({ model }: GgufContext, { fix }: GgufName, shape: readonly numb
 }
 
 /** Tensors of two dimensions that llama.cpp reads as f32. */
-const WIDE = /ffn_gate_inp|position_embd|_norm\.|_exps\.bias|ssm_(conv1d|a|d|norm)\b|shortconv\.conv/;
+const WIDE =
+  /ffn_gate_inp|position_embd|altup_(correct|predict)_coef|indexer\.|_norm\.|_exps\.bias|ssm_(conv1d|a|d|norm)\b|shortconv\.conv/;
 
 function typeOf(name: string, shape: readonly number[], plain: GgufTypeName, context: GgufContext): GgufTypeName {
   if (shape.length === 1 || WIDE.test(name)) return 'f32';
@@ -107,7 +113,8 @@ export async function carriedBytes(
   context: GgufContext,
 ): Promise<Tensor> {
   const { sources, place, type, shape } = plan;
-  const [first] = sources as [TensorSpec];
+  const [first] = sources;
+  if (first === undefined) return zeros(type, shape);
   if (plan.half !== undefined) {
     const { half, ...rest } = plan;
     const both = await carriedBytes(
@@ -130,6 +137,7 @@ export async function carriedBytes(
   for (const [row, { name }] of sources.entries()) {
     const stored = narrowed(await carried.tensor(name));
     const count = stored.shape.reduce((a, b) => a * b, 1);
+    if (place.padded) whole.bytes().fill(0, (count * whole.byteLength) / shape.reduce((a, b) => a * b, 1));
     const part = whole.view([count], row * count);
     const flat = stored.view([count]);
     ops.cast(rt, flat, part);
@@ -145,6 +153,12 @@ export async function carriedBytes(
   const moved = await takeRows(rt, whole, orderOf(context, place, whole.shape[0] as number));
   whole.dispose();
   return moved;
+}
+
+function zeros(type: GgufTypeName, shape: readonly number[]): Tensor {
+  const tensor = allocate(type as 'f32' | 'f16' | 'bf16', shape);
+  tensor.bytes().fill(0);
+  return tensor;
 }
 
 /** F64 as f32. */

@@ -36,8 +36,10 @@ export function tensorPlans(plan: PackPlan, context: GgufContext, carried: reado
   return [...plans]
     .sort(([a], [b]) => ggufOrder(names, a) - ggufOrder(names, b) || compareNatural(a, b))
     .map(([name, { type, shape, slices }]) => {
-      if (slices > 0 && slices !== context.model.experts)
-        throw new LpqError('LPQ_TENSOR_MISSING', `${name} has ${slices} experts`, { expected: context.model.experts });
+      const { experts, plan: whole } = context.model;
+      const expected = name.startsWith('blk.') ? experts : (whole.streams?.into.length ?? 0);
+      if (slices > 0 && slices !== expected)
+        throw new LpqError('LPQ_TENSOR_MISSING', `${name} is a stack of ${slices}`, { expected });
       return { name, type, shape: slices > 0 ? [slices, ...shape] : shape };
     });
 }

@@ -66,6 +66,51 @@ test('what llama.cpp would compute otherwise is refused, naming it', () => {
   assert.throws(() => ggufModel('DIR', { ...BASE, vocab_size: 'many' }), designed('LPQ_CONFIG', /vocab_size/));
 });
 
+test('Gemma 3n is refused with sizes and shares that llama.cpp has no keys for, naming them', () => {
+  const layers = 25;
+  const blocks = <T>(of: (i: number) => T) => Array.from({ length: layers }, (_, i) => of(i));
+  const GEMMA = {
+    ...{ ...BASE, model_type: 'gemma3n_text', num_hidden_layers: layers, num_kv_shared_layers: 5 },
+    ...{ vocab_size_per_layer_input: 200, intermediate_size: 128, tie_word_embeddings: true },
+    activation_sparsity_pattern: blocks((i) => (i < 10 ? 0.95 : 0)),
+  };
+  assert.equal(ggufModel('DIR', GEMMA).unread.length, 15);
+  const cases: [object, RegExp][] = [
+    [{ altup_num_inputs: 3 }, /has 4 streams \(altup_num_inputs\), and this one 3/],
+    [{ laurel_rank: 32 }, /a laurel_rank of 64, and this one 32/],
+    [{ hidden_size_per_layer_input: 128 }, /hidden_size_per_layer_input of 256, and this one 128/],
+    [{ altup_correct_scale: false }, /altup_correct_scale/],
+    [{ final_logit_softcapping: 20 }, /a cap of the logits.*got 20.*expected 30/],
+    [{ num_kv_shared_layers: 0 }, /values of block 20 are those of block 18 there, and its own here/],
+    [{ num_kv_shared_layers: 6 }, /values of block 19 are its own there, and those of block 14 here/],
+    [{ activation_sparsity_pattern: blocks(() => 0.95) }, /activation_sparsity_pattern.*block 10 is no such/],
+    [{ activation_sparsity_pattern: blocks(() => 0) }, /activation_sparsity_pattern.*block 0 is no such/],
+    [{ intermediate_size: blocks((i) => (i === 3 ? 64 : 128)) }, /block 0 has 128 and block 3 64/],
+    [{ vocab_size_per_layer_input: 301 }, /per-layer embeddings beyond the vocabulary.*got 301.*expected 300/],
+  ];
+  for (const [config, message] of cases)
+    assert.throws(() => ggufModel('DIR', { ...GEMMA, ...config }), designed('LPQ_TARGET', message));
+});
+
+test('MiniMax-M3 is refused with indexers and gates that llama.cpp computes otherwise', () => {
+  const M3 = {
+    ...{ ...BASE, model_type: 'minimax_m3_vl_text', num_key_value_heads: 2, rotary_dim: 8, head_dim: 16 },
+    ...{ intermediate_size: 64, num_local_experts: 4, num_experts_per_tok: 2 },
+    ...{ shared_intermediate_size: 64, index_n_heads: 2, index_head_dim: 16 },
+    ...{ layer_types: ['full_attention', 'minimax_m3_sparse'], mlp_layer_types: ['dense', 'sparse'] },
+  };
+  assert.equal(ggufModel('DIR', M3).metadata.get('minimax-m3.attention.indexer.top_k')?.value, 16);
+  const cases: [object, RegExp][] = [
+    [{ swiglu_limit: 5 }, /a limited gate/],
+    [{ shared_intermediate_size: 96 }, /shared experts are as wide as several of the others, and this one's 96/],
+    [{ layer_types: ['minimax_m3_sparse', 'minimax_m3_sparse'] }, /indexers in the blocks with experts, and block 0/],
+    [{ index_n_heads: 4 }, /an indexer's head for each head of keys, and block 1 4 for 2/],
+    [{ index_block_size: 96 }, /2, 4, 8 or so many keys, and this one of 96/],
+  ];
+  for (const [config, message] of cases)
+    assert.throws(() => ggufModel('DIR', { ...M3, ...config }), designed('LPQ_TARGET', message));
+});
+
 test('what config.json leaves out is what the class takes, not what Llama does', () => {
   const values = (more: object) => {
     const { metadata } = ggufModel('DIR', { ...BASE, ...more });

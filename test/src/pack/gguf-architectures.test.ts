@@ -44,6 +44,8 @@ const KINDS: readonly { kind: string; config: object; among: string; options?: r
   { kind: 'apertus', config: {}, among: 'mlp.act_fn.alpha_n' },
   // Gate and up of one linear, in halves of their own.
   { kind: 'granitemoehybrid', config: {}, among: 'shared_mlp.input_linear.weight' },
+  // Indexers; gate and up of one linear beside the experts, too.
+  { kind: 'minimax_m3_vl_text', config: { swiglu_limit: 7, index_block_size: 4 }, among: 'indexer.k_norm.weight' },
 ];
 
 for (const { kind, config, among } of KINDS)
