@@ -24,8 +24,8 @@ __device__ __forceinline__ int pack_page(const KvPackArgs& a, const int* table, 
 }
 
 // A block of tokens of one head: keys or values of a chunk of dims.
-template <int KEYS, int VALUES, int CHUNK, KvForm FORM>
-__device__ __forceinline__ void pack_block(const KvPackArgs& a, const KvPackBlock& b, bool value, int chunk) {
+template <int KEYS, int VALUES, int CHUNK, KvForm FORM, class Block>
+__device__ __forceinline__ void pack_block(const KvPackArgs& a, const Block& b, bool value, int chunk) {
   const int warp = static_cast<int>(threadIdx.x >> 5);
   constexpr bool by_token = FORM == KvForm::kTokens;
   constexpr int W = kPackWarps, parts = CHUNK / 64;
@@ -39,11 +39,12 @@ __device__ __forceinline__ void pack_block(const KvPackArgs& a, const KvPackBloc
 
 // Blocks of threads: of a chunk of at most 128 dims, keys and values fastest, then chunks, heads, blocks of tokens or
 // sequences to append to. turbomind: 64 tokens, or the one appended.
-template <int KEYS, int VALUES, int CHUNK, KvForm FORM, bool APPEND>
+template <int KEYS, int VALUES, int CHUNK, KvForm FORM, bool APPEND, bool PADDED>
 __device__ __forceinline__ void pack_all(const KvPackArgs& a) {
   const KvDecodeArgs& p = a.places;
   constexpr bool words = FORM == KvForm::kWords;
-  const int chunks = words ? 1 : a.dims / CHUNK, thread = static_cast<int>(threadIdx.x);  // 1 or 2
+  const int chunks = words ? 1 : a.dims / CHUNK, thread = static_cast<int>(threadIdx.x),
+            head_dims = PADDED ? p.head_dims : a.dims;
   const unsigned index = blockIdx.x, of_head = index >> chunks, heads = static_cast<unsigned>(p.kv_heads);
   const bool value = index & 1;
   const int chunk = static_cast<int>(index >> 1) & (chunks - 1), number = static_cast<int>(of_head / heads),
@@ -65,39 +66,40 @@ __device__ __forceinline__ void pack_all(const KvPackArgs& a) {
       const int own = i < count ? i : 0, page = pack_page(a, table, p.table_pages, first + own),
                 in_page = (first + own) % p.page_tokens;
       const unsigned short* const from =
-          given + (static_cast<long long>(APPEND ? number : 64 * number + own) * p.kv_heads + head) * p.head_dims;
+          given + (static_cast<long long>(APPEND ? number : 64 * number + own) * p.kv_heads + head) * head_dims;
       const long long at = page < 0 ? 0 : page;
       unsigned char* const number_to = (value ? a.value_numbers : a.key_numbers) + at * p.keys_page +
                                        static_cast<long long>(head) * p.key_number_head + 4 * in_page;
       unsigned char* const to = (value ? a.values : a.keys) + at * p.keys_page +
                                 static_cast<long long>(head) * p.key_head +
                                 static_cast<long long>(in_page) * (value ? p.value_row : p.key_row);
-      if (value) pack_words<VALUES>(a, from, to, number_to, p.head_dims, a.dims, i < count && page >= 0);
-      else pack_words<KEYS>(a, from, to, number_to, p.head_dims, a.dims, i < count && page >= 0);
+      if (value) pack_words<VALUES>(a, from, to, number_to, head_dims, a.dims, i < count && page >= 0);
+      else pack_words<KEYS>(a, from, to, number_to, head_dims, a.dims, i < count && page >= 0);
     }
   } else {
     // Of a prompt a block; of a tail, when it is full, all.
-    const int row = p.kv_heads * p.head_dims, count = APPEND ? (tail == a.residual ? a.residual : 0) : a.block,
+    const int row = p.kv_heads * head_dims, count = APPEND ? (tail == a.residual ? a.residual : 0) : a.block,
               first = APPEND ? length : a.first + number * a.block;
     unsigned short* const kept =
-        (value ? a.tail_values : a.tail_keys) + static_cast<long long>(number) * p.room * row + head * p.head_dims;
+        (value ? a.tail_values : a.tail_keys) + static_cast<long long>(number) * p.room * row + head * head_dims;
     const unsigned short* const from =
-        APPEND ? kept : given + static_cast<long long>(number) * a.block * row + head * p.head_dims;
+        APPEND ? kept : given + static_cast<long long>(number) * a.block * row + head * head_dims;
 #pragma unroll 1
     for (int done = 0; done < count; done += a.block) {
       const int page = pack_page(a, table, p.table_pages, first + done);
       if (page < 0) break;
       if (done) __syncthreads();
-      pack_block<KEYS, VALUES, CHUNK, FORM>(
-          a, {from + static_cast<long long>(done) * row, row, p.head_dims, page, (first + done) % p.page_tokens, head},
-          value, chunk);
+      pack_block<KEYS, VALUES, CHUNK, FORM>(a,
+                                            KvPackBlock<PADDED>{from + static_cast<long long>(done) * row, row,
+                                                                head_dims, page, (first + done) % p.page_tokens, head},
+                                            value, chunk);
     }
     if (APPEND) {
       __syncthreads();  // the tail has been read
-      if (thread < CHUNK / 8 && chunk * CHUNK + 8 * thread < p.head_dims)
+      if (thread < CHUNK / 8 && chunk * CHUNK + 8 * thread < head_dims)
         *reinterpret_cast<uint4*>(kept + static_cast<long long>(tail == a.residual ? 0 : tail) * row + chunk * CHUNK +
                                   8 * thread) =
-            *reinterpret_cast<const uint4*>(given + static_cast<long long>(number) * row + head * p.head_dims +
+            *reinterpret_cast<const uint4*>(given + static_cast<long long>(number) * row + head * head_dims +
                                             chunk * CHUNK + 8 * thread);
     }
   }
@@ -123,7 +125,8 @@ template <int KEYS, int VALUES, int CHUNK, KvForm FORM, bool APPEND>
 __device__ __forceinline__ void kv_pack(const KvPackArgs& a) {
   if (a.early) griddepcontrol_launch_dependents();
   else griddepcontrol_wait_and_launch();
-  pack_all<KEYS, VALUES, CHUNK, FORM, APPEND>(a);
+  if (a.places.head_dims == a.dims) pack_all<KEYS, VALUES, CHUNK, FORM, APPEND, false>(a);
+  else pack_all<KEYS, VALUES, CHUNK, FORM, APPEND, true>(a);
   if (a.early) griddepcontrol_wait();
 }
 

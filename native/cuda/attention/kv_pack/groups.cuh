@@ -7,15 +7,18 @@
 
 namespace lpq::cuda {
 
-// A block of tokens on its way to where it is packed: of one head.
+// A block of tokens on its way to where it is packed: of one head. PADDED: the head has fewer dims than are stored,
+// zeros behind; others have code of their own, which asks for no dim whether it is there.
+template <bool PADDED>
 struct KvPackBlock {
   const unsigned short* from;  // of the first token
-  int row, dims;               // elements from token to token; of a head, behind which zeros are packed
+  int row, dims;               // elements from token to token; of a head
   int page, token, head;
   __device__ __forceinline__ const unsigned short* at(int of, int dim) const {
     return from + static_cast<long long>(of) * row + dim;
   }
-  __device__ __forceinline__ uint32_t half(int of, int dim) const { return dim < dims ? *at(of, dim) : 0u; }
+  __device__ __forceinline__ bool has(int dim) const { return !PADDED || dim < dims; }
+  __device__ __forceinline__ uint32_t half(int of, int dim) const { return has(dim) ? *at(of, dim) : 0u; }
 };
 
 // Scale and zero of a group; numbers a little below and a little above the scale's reciprocal.

@@ -7,14 +7,14 @@ namespace lpq::cuda {
 // Keys of S times 32 tokens and of 64 dims from `dim` on (part `part` of `parts`), for W warps: (lane, warp, [s][i]) ->
 // dims 2 lane and the next, token 32 s + 32 / W warp + i. Keys stay in registers: threads find ranges, leave them in
 // shared memory, make groups of them, a thread another group, and take those that they need for their codes.
-template <int BITS, int S, int W, bool BY_TOKEN>
-__device__ __forceinline__ void pack_keys(const KvPackArgs& a, const KvPackBlock& b, int dim, int part, int parts) {
+template <int BITS, int S, int W, bool BY_TOKEN, class Block>
+__device__ __forceinline__ void pack_keys(const KvPackArgs& a, const Block& b, int dim, int part, int parts) {
   constexpr int R = 16 / BITS, I = 32 / W;
   const KvDecodeArgs& p = a.places;
   const int thread = static_cast<int>(threadIdx.x) - 32 * W * part, lane = thread & 31, warp = thread >> 5,
             d = dim + 2 * lane, shift = 31 - __clz(p.key_group);
   const unsigned short* const from = b.at(I * warp, d);
-  const bool there = d < b.dims;
+  const bool there = b.has(d);
   uint32_t x[S][I];
 #pragma unroll
   for (int s = 0; s < S; ++s)

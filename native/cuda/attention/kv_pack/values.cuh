@@ -8,8 +8,8 @@ namespace lpq::cuda {
 // this is number `warp`. (lane, [u][j]) -> token first + u 32 / L + lane / L, dims 2 (lane % L) + j CHUNK / R and the
 // next, L = CHUNK / 2R. Ranges are brought together lane by lane for another token or group, whose numbers that lane
 // makes and leaves in shared memory for those that code.
-template <int BITS, int CHUNK, int GROUP>
-__device__ __forceinline__ void pack_values(const KvPackArgs& a, const KvPackBlock& b, int dim, int tokens, int warp,
+template <int BITS, int CHUNK, int GROUP, class Block>
+__device__ __forceinline__ void pack_values(const KvPackArgs& a, const Block& b, int dim, int tokens, int warp,
                                             int warps) {
   constexpr int R = 16 / BITS, kInChunk = CHUNK / R, kLanes = kInChunk / 2, kAtOnce = 32 / kLanes;
   // Lanes, and codes of a word, that share a group; groups of a lane's word and of a token.
@@ -33,7 +33,7 @@ __device__ __forceinline__ void pack_values(const KvPackArgs& a, const KvPackBlo
     for (int u = 0; u < U; ++u)
 #pragma unroll
       for (int j = 0; j < R; ++j)
-        x[u][j] = dim + 2 * across_word + j * kInChunk < b.dims
+        x[u][j] = b.has(dim + 2 * across_word + j * kInChunk)
                       ? *reinterpret_cast<const uint32_t*>(from + u * kAtOnce * b.row + j * kInChunk)
                       : 0;
 #pragma unroll
@@ -83,8 +83,8 @@ __device__ __forceinline__ void pack_values(const KvPackArgs& a, const KvPackBlo
     }
   }
 }
-template <int BITS, int CHUNK>
-__device__ __forceinline__ void pack_values(const KvPackArgs& a, const KvPackBlock& b, int dim, int tokens, int warp,
+template <int BITS, int CHUNK, class Block>
+__device__ __forceinline__ void pack_values(const KvPackArgs& a, const Block& b, int dim, int tokens, int warp,
                                             int warps) {
   const int group = a.places.value_group;
   if (CHUNK == 128 && group == 128) pack_values<BITS, CHUNK, CHUNK>(a, b, dim, tokens, warp, warps);
