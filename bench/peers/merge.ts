@@ -54,3 +54,13 @@ export function merged(cells: readonly Kept[]) {
     }),
   };
 }
+
+/** The cells of a merged result, by name, as run.ts keeps them: so that rounds can be added to it. */
+export function keptOf({ cells }: Pick<ReturnType<typeof merged>, 'cells'>): Map<string, Kept> {
+  return new Map(
+    cells.map(({ rounds, seconds: _, peakBytes: __, extrapolatedSeconds: ___, ...cell }) => [
+      cell.name,
+      { ...cell, runs: rounds },
+    ]),
+  );
+}

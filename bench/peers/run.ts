@@ -6,6 +6,7 @@
  *     --round N [--limit N]   runs what round N (from 0) lacks, round 0 forwards, round 1 backwards and so on; at most so many runs
  *     --evaluate              reads the perplexity of what round 0 made, by lpq and by transformers
  *     --list                  says what is there
+ *     --from FILE             takes cells from a merged result, where there are none yet
  *     --json FILE             merges all cells into one result
  *
  * LPQ_SHARED is the folder of shared texts and models, LPQ_SMOLLM2 a checkpoint of SmolLM2-135M; scripts/peers.mjs makes the environments.
@@ -18,7 +19,7 @@ import { parseArgs } from 'node:util';
 import { allCells, type Cell, models } from './cells.js';
 import { type Inputs, inputsOf } from './inputs.js';
 import { measured } from './measure.js';
-import { type Kept, merged } from './merge.js';
+import { type Kept, keptOf, merged } from './merge.js';
 import { lpq, places, TOOLS } from './tools.js';
 
 const { values } = parseArgs({
@@ -30,6 +31,7 @@ const { values } = parseArgs({
     threads: { type: 'string', default: '2' },
     evaluate: { type: 'boolean' },
     list: { type: 'boolean' },
+    from: { type: 'string' },
     json: { type: 'string' },
   },
 });
@@ -139,6 +141,13 @@ async function evaluate(cell: Cell): Promise<void> {
   console.error(`${cell.name}: perplexity ${byLpq} by lpq, ${byTransformers} by transformers`);
 }
 
+if (values.from) {
+  const before = keptOf(JSON.parse(readFileSync(values.from, 'utf8')) as ReturnType<typeof merged>);
+  for (const cell of cells) {
+    const facts = before.get(cell.name);
+    if (facts && !existsSync(placeOf(cell))) keep(cell, facts);
+  }
+}
 if (values.round !== undefined) {
   const order = Number(values.round) % 2 === 0 ? cells : cells.toReversed();
   const left = order.filter((cell) => !kept(cell).runs[values.round as string] && !kept(cell).failed);

@@ -4,7 +4,7 @@ import path from 'node:path';
 import { test } from 'node:test';
 import { allCells, models } from '../../../bench/peers/cells.js';
 import { measured } from '../../../bench/peers/measure.js';
-import { type Kept, merged } from '../../../bench/peers/merge.js';
+import { type Kept, keptOf, merged } from '../../../bench/peers/merge.js';
 import { scratch } from '../../src/cli/lpq.js';
 
 test('every cell has a name of its own, and what is only timed has no trained method of all blocks', () => {
@@ -45,6 +45,8 @@ test('a result takes the lesser time and the greater memory of the rounds, and e
   assert.deepEqual([found[0]?.seconds, found[0]?.peakBytes], [8, 6]);
   assert.equal((found[1] as { extrapolatedSeconds?: number }).extrapolatedSeconds, 160);
   assert.deepEqual([found[2]?.seconds, found[2]?.failed], [undefined, 'ValueError: bits']);
+  // What was merged can be added to.
+  assert.deepEqual([...keptOf(JSON.parse(JSON.stringify(merged(cells)))).values()], cells.slice(0, 3));
 });
 
 test('memory is that of a process with all that it starts, and a failure is told by its code', async (t) => {
