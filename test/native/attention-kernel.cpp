@@ -262,7 +262,7 @@ int main() {
   one<4, 4, 128, F::kWords>(of_head(72, of_group(128, 128, 2, 2, 1, 1, false, 1, {70, 1}, {0, 0})), 1);
   prefill<4, 4, 128, F::kFine>(of_head(80, of_group(128, 128, 2, 4, 2, 2, false, 1, {2, 0}, {70, 3})), 21);
   prefill<8, 8, 256, F::kWords>(of_head(192, of_group(256, 256, 1, 2, 1, 1, false, 2, {70}, {0})), 3);
-  // Few rows of heads of 256 dims over many tiles: both warpgroups by turns, with a ring of three.
+  // Few rows of heads of 256 dims over many tiles: a ring of three has no room for turns.
   prefill<4, 4, 256, F::kFine>(of_group(128, 256, 1, 4, 1, 1, false, 1, {4}, {33}), 7);
   prefill<2, 2, 128, F::kTokens>(of_head(120, of_group(32, 128, 1, 2, 1, 1, true, 1, {1}, {9})), 12);
   // Packed and exact tokens, queries before the first token, splits of which some are empty.

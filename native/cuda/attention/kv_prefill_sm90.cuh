@@ -56,6 +56,13 @@ __device__ __forceinline__ void hopper_merge(uint32_t to, PrefillState<DIMS>& st
   }
 }
 
+// Of 64 rows or fewer both warpgroups have the same, and tiles by turns. The keys of a warpgroup's next tile come four
+// jobs later, and are multiplied before the values of this one: a ring of fewer tiles has no room for them.
+template <class T>
+__device__ __forceinline__ bool hopper_turns(const PrefillOwn<T, kHopperRows>& own) {
+  return HopperRings<T>::kTiles >= 4 && own.rows - own.first_row <= 64;
+}
+
 template <class T>
 __device__ __forceinline__ void hopper_multiply(const KvDecodeArgs& a, const PrefillOwn<T, kHopperRows>& own,
                                                 const PrefillWalk<T>& walk, const HopperRings<T>& rings) {
@@ -63,8 +70,7 @@ __device__ __forceinline__ void hopper_multiply(const KvDecodeArgs& a, const Pre
   const int thread = static_cast<int>(threadIdx.x), lane = thread & 31;
   // Known to be the same in a warp: products that lanes could have left are done one by one.
   const int warp = __shfl_sync(0xffffffffu, thread >> 5, 0), warpgroup = warp >> 2;
-  // Of 64 rows or fewer both warpgroups have the same, and tiles by turns.
-  const bool turns = own.rows - own.first_row <= 64;
+  const bool turns = hopper_turns<T>(own);
   const int own_row = (turns ? 0 : 64 * warpgroup) + 16 * (warp & 3),
             first_row = own.first_row + own_row - 16 * (warp & 3);
   const PrefillScale scale(a.scale);
@@ -133,42 +139,29 @@ __device__ __forceinline__ void hopper_multiply(const KvDecodeArgs& a, const Pre
     release(job(0));
     weigh(walk.begin + from);
     weights();
-    const auto add_values = [&](int i) {
-      wait(job(i) + 1);
-      wgmma_fence();
-      multiply_values(job(i) + 1);
-      wgmma_wait<0>();
-      keep(state.out);
-      release(job(i) + 1);
-    };
-    // By turns the keys of this warpgroup's next tile come four jobs later: a ring of fewer has room for them once the
-    // values before have been read.
-    const bool values_first = HopperRings<T>::kTiles < 4 && turns;
 #pragma unroll 1
     for (int i = 1; i < tiles; ++i) {
-      if (values_first) add_values(i - 1);
       wait(job(i));
       wgmma_fence();
       multiply_keys(job(i));
-      if (!values_first) {
-        wait(job(i - 1) + 1);
-        multiply_values(job(i - 1) + 1);
-        wgmma_wait<1>();
-      } else {
-        wgmma_wait<0>();
-      }
+      wait(job(i - 1) + 1);
+      multiply_values(job(i - 1) + 1);
+      wgmma_wait<1>();
       keep(score);
       release(job(i));
       const bool raised = weigh(walk.begin + from + step * i);
-      if (!values_first) {
-        wgmma_wait<0>();
-        keep(state.out);
-        release(job(i - 1) + 1);
-      }
+      wgmma_wait<0>();
+      keep(state.out);
+      release(job(i - 1) + 1);
       if (raised) prefill_shrink<D>(shrink, state.out);
       weights();
     }
-    add_values(tiles - 1);
+    wait(job(tiles - 1) + 1);
+    wgmma_fence();
+    multiply_values(job(tiles - 1) + 1);
+    wgmma_wait<0>();
+    keep(state.out);
+    release(job(tiles - 1) + 1);
   }
   if (turns) hopper_merge<D>(rings.tile(0), state);
   if (!turns || warpgroup == 0) prefill_store<T, kHopperRows>(a, own, own_row, state);
@@ -185,7 +178,7 @@ __device__ __forceinline__ void kv_prefill_sm90(const KvDecodeArgs& a) {
   const PrefillOwn<T, kHopperRows> own(a);
   const PrefillWalk<T> walk = own.walk(a);
   if (threadIdx.x == 0) {
-    const int multipliers = own.rows - own.first_row > 64 ? 8 : 4;  // warps
+    const int multipliers = hopper_turns<T>(own) ? 4 : 8;  // warps
     for (int n = 0; n < R::kTiles; ++n) mbarrier_init(rings.full(n), 4), mbarrier_init(rings.empty(n), multipliers);
     fence_mbarrier_init();
   }
