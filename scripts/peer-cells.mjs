@@ -1,7 +1,7 @@
 // Cells of bench/peers as pages show them.
 import { result } from './figures.mjs';
 
-const FILE = '2026-11-26-cpu-peers.json';
+const FILE = '2026-11-27-cpu-peers.json';
 
 /** Tools in the order of a table, by the end of a cell's name. */
 const TOOLS = [
