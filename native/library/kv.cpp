@@ -6,6 +6,7 @@
 #include "library/context.h"
 #include "library/status.h"
 #include "library/threads.h"
+#include "ops/kv.h"
 
 namespace lpq::library {
 namespace {
@@ -31,7 +32,7 @@ struct Cache {
              "value_bits is not key_bits, nor 4 beside 8");
     argument(d.head_dim >= 64 && d.head_dim <= 256 && d.head_dim % 8 == 0,
              "head_dim is not a multiple of 8 from 64 to 256");
-    dims = d.head_dim <= 64 ? 64 : d.head_dim <= 128 ? 128 : 256;
+    dims = ops::kv_stored_dims(d.head_dim);
     argument(d.kv_heads > 0 && d.kv_heads <= 1 << 16 && d.heads > 0 && d.heads % d.kv_heads == 0 && d.heads <= 1 << 20,
              "heads is no multiple of kv_heads, or beyond 2^20");
     argument(one_of(d.by_token, {0, 1}) && one_of(d.outer, {0, 1}), "by_token and outer are 0 or 1");

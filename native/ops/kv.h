@@ -6,6 +6,9 @@
 
 namespace lpq::ops {
 
+// Dims of a head as a cache holds them, zeros behind the head's own.
+constexpr int64_t kv_stored_dims(int64_t head_dims) { return head_dims <= 64 ? 64 : head_dims <= 128 ? 128 : 256; }
+
 // Pages of a cache in a form that kernels read, keys, their numbers, values, theirs: U8 [pages, bytes] each, of
 // turbomind one block four times. bits: 2, 4 or 8, of keys and, where valueBits is not given, of values; valueBits:
 // also 4, with keys of 8. form: bitdecoding, or turbomind (4 and 8 bits, one scale and zero a token and head, pages of
@@ -27,7 +30,7 @@ struct KvForm {
     KvForm f{};
     for (int i = 0; i < 4; ++i) f.pages[i] = &(a.*page)(kPages[i], {u8});
     f.bits = a.integer("bits"), f.value_bits = a.integer("valueBits", f.bits), f.head_dims = a.integer("headDim");
-    f.dims = f.head_dims <= 64 ? 64 : f.head_dims <= 128 ? 128 : 256;
+    f.dims = kv_stored_dims(f.head_dims);
     f.heads = a.integer("kvHeads"), f.key_group = a.integer("keyGroup"), f.value_group = a.integer("valueGroup");
     f.page_tokens = a.integer("pageTokens"), f.outer = a.flag("outer");
     f.turbomind = a.one_of("form", {"bitdecoding", "turbomind"}, 0) == 1;

@@ -73,7 +73,8 @@ export class DevicePackedCache extends PackedCache<Layer> {
         `block ${block} has attention that the kernel for packed caches does not support`,
         {
           got: `heads of ${headDim} dims${window > 0 ? `, a window of ${window}` : ''}${softCap > 0 ? ', capped scores' : ''}`,
-          expected: typeof form === 'string' ? form : 'heads that see all tokens, keys and values of as many dims',
+          expected:
+            'heads of 64 to 256 dims, a multiple of 8, that see all tokens, with keys and values of as many dims',
           hint: 'Use --kv 16, or --device cpu.',
         },
       );
