@@ -49,7 +49,7 @@ export class DenseCache implements KeyValueCache {
   attend(block: number, step: Step, t: AttentionTensors, p: AttentionParams, sinks: Tensor | undefined): void {
     const { rt } = this;
     // A prompt from its start on needs nothing of the cache, and the kernel for that is the faster one.
-    if (rt.device !== 'cpu' && t.reads === undefined && step.entries.every(({ past }) => past === 0)) {
+    if (rt.device !== 'cpu' && t.reads === undefined && !t.selected && step.entries.every(({ past }) => past === 0)) {
       const { keys, values } = this.rowsOf(block, p);
       rotate(rt, t, p);
       const [qFirst, kFirst, vFirst] = firstColumns(t, p);

@@ -1,12 +1,11 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
-import { LpqError } from '../core/error.js';
 import { branchInput, settle } from './branch.js';
 import { perLayerBranch, perLayerEndTensors } from './per-layer.js';
 import type { BlockPlan, LinearPlan, NormPlan } from './plan.js';
 import type { AltUpPlan, StreamsPlan } from './plan-altup.js';
 import type { BlockState, BlockWeights, Stage } from './program.js';
-import { applyLinear, applyNorm, linearTensors, normTensors, weightOf } from './weights.js';
+import { applyLinear, applyLinearTo, applyNorm, asInput, linearTensors, normTensors, weightOf } from './weights.js';
 
 /** Mean squares below this count as this when a stream is made as large as the first. */
 const LEAST_SQUARE = 1e-5;
@@ -26,25 +25,19 @@ export function altUpTensors({ altUp, perLayer }: BlockPlan): [string, readonly 
   ];
 }
 
-/** All streams but the first, of embeddings h f32 [T,C]. Throws LPQ_DEVICE off the CPU. */
+/** All streams but the first, of embeddings h f32 [T,C]. */
 export function streamsOf(
   rt: NativeRuntime,
   weights: BlockWeights,
   plan: StreamsPlan,
   h: Tensor,
 ): Record<string, Tensor> {
-  if (rt.device !== 'cpu')
-    throw new LpqError('LPQ_DEVICE', 'models of several streams (AltUp) are computed on the CPU only', {
-      got: rt.device,
-      expected: 'cpu',
-      hint: 'Use --device cpu.',
-    });
   return Object.fromEntries(plan.into.map((linear, i) => [stream(i + 1), matched(rt, weights, linear, h, h)]));
 }
 
 /** A linear of x, row by row as large as `like`. */
 function matched(rt: NativeRuntime, weights: BlockWeights, linear: LinearPlan, x: Tensor, like: Tensor): Tensor {
-  const y = applyLinear(rt, weights, linear, x);
+  const y = applyLinearTo(rt, weights, linear, x);
   ops.matchRms(rt, y, like, y, { floor: LEAST_SQUARE });
   return y;
 }
@@ -61,7 +54,7 @@ function coefficients(
   ops.scaleRows(rt, normed, undefined, normed, { factor: 1 / plan.router.k });
   const modalities = applyLinear(rt, weights, plan.router, normed);
   ops.softCap(rt, modalities, modalities, { cap: 1 });
-  const y = applyLinear(rt, weights, linear, modalities);
+  const y = applyLinearTo(rt, weights, linear, modalities);
   for (const tensor of [normed, modalities]) tensor.dispose();
   return y;
 }
@@ -116,7 +109,7 @@ function laurelOf(
 ): Tensor {
   const x = branchInput(rt, weights, norm, state);
   const low = applyLinear(rt, weights, laurel.left, x);
-  const y = applyLinear(rt, weights, laurel.right, low);
+  const y = applyLinearTo(rt, weights, laurel.right, low);
   applyNorm(rt, weights, laurel.norm, y, true);
   ops.add(rt, y, x, y);
   for (const tensor of [x, low]) tensor.dispose();
@@ -150,9 +143,10 @@ function corrected(
   if (plan.perLayer) {
     const x = copy(rt, first);
     if (outputScale !== undefined) ops.scaleColumns(rt, x, weightOf(weights, outputScale), x);
-    const y = perLayerBranch(rt, weights, plan.perLayer, state, x);
+    const read = asInput(rt, x);
+    const y = perLayerBranch(rt, weights, plan.perLayer, state, read);
     for (const other of others) ops.add(rt, other, y, other);
-    for (const tensor of [x, y]) tensor.dispose();
+    for (const tensor of [x, read, y]) tensor.dispose();
   }
   for (const tensor of [all, news, h]) tensor.dispose();
   if (altUp.back) return { ...state, h: together(rt, weights, altUp.back, first, others), carried };

@@ -7,7 +7,6 @@ import { cachedAttention, requireCpu } from './cached-attention.js';
 import { apart as alone, type Columns, firstOf } from './columns.js';
 import { attendSelected, indexerTensors, indexInputs, type Selection, select } from './indexer.js';
 import { keptBy, withKept } from './kept-keys.js';
-import { requireHost } from './mixers/state.js';
 import type { AttentionPlan, BranchPlan, LinearPlan, NormPlan } from './plan.js';
 import type { TemperaturePlan } from './plan-attention.js';
 import type { IndexerPlan } from './plan-indexer.js';
@@ -137,7 +136,6 @@ function selectionOf(
   state: BlockState,
   x: Tensor,
 ): Selection | undefined {
-  requireHost(rt, plan.q.name, 'sparse attention');
   const inputs = indexInputs(rt, weights, plan, x);
   const selected = select(rt, weights, plan, { ...inputs, read: x }, state, ropes);
   for (const tensor of Object.values(inputs)) tensor.dispose();

@@ -3,7 +3,7 @@ import { ops } from '../../native/ops.js';
 import { codesBeside } from './kernels/token-codes.js';
 import type { BranchPlan, LinearPlan, NormPlan } from './plan.js';
 import type { BlockState, BlockWeights } from './program.js';
-import { applyLinear, applyNorm, codesOf, normTensors, weightOf } from './weights.js';
+import { applyLinear, applyNorm, asInput, codesOf, normTensors, weightOf } from './weights.js';
 
 /** Norms around a branch, with their shapes. */
 export function branchTensors(plan: BranchPlan): [string, readonly number[]][] {
@@ -36,10 +36,7 @@ export function branchInput(
   }
   settle(rt, state);
   if (norm) return applyNorm(rt, weights, norm, h);
-  if (h.dtype === rt.activationDtype) return h.view(h.shape);
-  const x = rt.allocate(rt.activationDtype, h.shape);
-  ops.cast(rt, h, x);
-  return x;
+  return asInput(rt, h);
 }
 
 /** Adds what is pending to h. */

@@ -2,11 +2,19 @@ import { type NativeRuntime, type Tensor, uploadTyped } from '../../native/bindi
 import { ops } from '../../native/ops.js';
 import { outputStage } from './attention.js';
 import { branchInput, branchTensors } from './branch.js';
-import { requireHost } from './mixers/state.js';
 import type { CompressedPlan, CompressorPlan } from './plan-compressed.js';
 import type { Batch, BlockState, BlockWeights, Stage } from './program.js';
 import type { RopeCache } from './rope-cache.js';
-import { applyLinear, applyNorm, linearRef, linearTensors, normTensors, weightOf } from './weights.js';
+import {
+  applyLinear,
+  applyNorm,
+  applyNormInto,
+  asInput,
+  linearRef,
+  linearTensors,
+  normTensors,
+  weightOf,
+} from './weights.js';
 
 function compressorTensors(plan: CompressorPlan | undefined): [string, readonly number[]][] {
   if (!plan) return [];
@@ -32,7 +40,7 @@ interface Inputs extends Record<string, Tensor> {
   readonly kv: Tensor;
 }
 
-/** Attention as three stages: `in` from the stream, `q_b` up to what o reads, `o` back. Throws LPQ_DEVICE off the CPU. */
+/** Attention as three stages: `in` from the stream, `q_b` up to what o reads, `o` back. */
 export function compressedStages(plan: CompressedPlan, ropes: RopeCache): Stage[] {
   const { qA, qB, kv, norm, qNorm, compressor, chooser } = plan;
   const into: Stage = {
@@ -42,7 +50,6 @@ export function compressedStages(plan: CompressedPlan, ropes: RopeCache): Stage[
       return new Map([['in', branchInput(rt, weights, norm, state)]]);
     },
     async advance(rt, weights, state) {
-      requireHost(rt, qA.name, 'compressed attention');
       const x = branchInput(rt, weights, norm, state);
       const apply = (linear: CompressedPlan['qA']) => applyLinear(rt, weights, linear, x);
       const aux = {
@@ -60,6 +67,8 @@ export function compressedStages(plan: CompressedPlan, ropes: RopeCache): Stage[
   };
   const heads: Stage = {
     id: 'q_b',
+    // q, what attention makes of it, and the part that is turned, in f32.
+    temporaryBytes: 12 * plan.heads * plan.headDim,
     feeds: [{ id: 'q_b', linears: [linearRef(qB)] }],
     async capture(rt, weights, state) {
       return new Map([['q_b', applyNorm(rt, weights, qNorm, (state.aux as Inputs).q)]]);
@@ -152,7 +161,8 @@ function attend(
   const q = applyLinear(rt, weights, plan.qB, read);
   const perHead = q.view([batch.tokens * heads, dim]);
   ops.rmsnorm(rt, perHead, undefined, perHead, { eps: plan.epsilon });
-  const k = applyNorm(rt, weights, plan.kvNorm, inputs.kv);
+  const k = rt.allocate('f32', inputs.kv.shape);
+  applyNormInto(rt, weights, plan.kvNorm, inputs.kv, k);
   turnLast(rt, ropes, plan, batch, q, { heads, dim });
   turnLast(rt, ropes, plan, batch, k, { heads: 1, dim });
   const entries = compressor
@@ -233,15 +243,17 @@ function choose(
 function grouped(rt: NativeRuntime, weights: BlockWeights, { oA, groups }: CompressedPlan, x: Tensor): Tensor {
   const [tokens, rank] = [x.shape[0] as number, oA.n / groups];
   const whole = weightOf(weights, `${oA.name}.weight`);
+  const read = asInput(rt, x);
   const y = rt.allocate(rt.activationDtype, [tokens, oA.n]);
   for (let group = 0; group < groups; group++) {
-    const part = rt.allocate('f32', [tokens, oA.k]);
+    const part = rt.allocate(read.dtype, [tokens, oA.k]);
     const made = rt.allocate(rt.activationDtype, [tokens, rank]);
     const rows = whole.view([rank, oA.k], group * rank * oA.k);
-    ops.sliceColumns(rt, x, part, { first: group * oA.k });
+    ops.sliceColumns(rt, read, part, { first: group * oA.k });
     ops.linear(rt, part, rows, undefined, made);
     ops.placeColumns(rt, made, y, { first: group * rank });
     for (const tensor of [part, made, rows]) tensor.dispose();
   }
+  read.dispose();
   return y;
 }

@@ -1,7 +1,6 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { settle } from './branch.js';
-import { requireHost } from './mixers/state.js';
 import type { HyperMix, HyperPlan } from './plan-hyper.js';
 import type { BlockState, BlockWeights, Stage } from './program.js';
 import { weightOf } from './weights.js';
@@ -38,7 +37,6 @@ interface Weighed {
 /** The weights of streams x [T, N C]. */
 function weigh(rt: NativeRuntime, weights: BlockWeights, plan: HyperPlan, by: HyperMix, x: Tensor): Weighed {
   const { streams, iterations, epsilon: eps, normEpsilon } = plan;
-  requireHost(rt, by.linear, 'hyper-connection');
   const tokens = x.shape[0] as number;
   const normed = rt.allocate('f32', x.shape);
   ops.rmsnorm(rt, x, undefined, normed, { eps: normEpsilon });

@@ -95,7 +95,7 @@ export function handOn(
   return before ? { ...state, carried: rest } : state;
 }
 
-/** y = attention of q over the selected keys: of the batch's tokens, or of all that a step's sequences keep. */
+/** y = attention of q over the selected keys: of the batch's tokens, or of all that a step's sequences keep; q and y of any activation dtype. */
 export function attendSelected(
   rt: NativeRuntime,
   { q, k, v, y }: Record<'q' | 'k' | 'v' | 'y', Tensor>,
@@ -105,5 +105,16 @@ export function attendSelected(
 ): void {
   const shape = { heads, kvHeads, headDim, valueDim, scale, choices, block };
   const step = slots && totals ? { starts, slots, totals } : { starts };
-  ops.selectedAttention(rt, { q, k, v, selected: indices }, y, step, shape);
+  const [queries, out] = [floats(rt, q), y.dtype === 'f32' ? y.view(y.shape) : rt.allocate('f32', y.shape)];
+  ops.selectedAttention(rt, { q: queries, k, v, selected: indices }, out, step, shape);
+  if (y.dtype !== 'f32') ops.cast(rt, out, y);
+  for (const tensor of [queries, out]) tensor.dispose();
+}
+
+/** x in f32: a new tensor, or a view of x. */
+function floats(rt: NativeRuntime, x: Tensor): Tensor {
+  if (x.dtype === 'f32') return x.view(x.shape);
+  const y = rt.allocate('f32', x.shape);
+  ops.cast(rt, x, y);
+  return y;
 }

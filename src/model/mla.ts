@@ -11,7 +11,6 @@ import {
   type Selection,
   select,
 } from './indexer.js';
-import { requireHost } from './mixers/state.js';
 import type { MlaPlan } from './plan-mla.js';
 import type { BlockState, BlockWeights, Feed, Stage } from './program.js';
 import type { RopeCache } from './rope-cache.js';
@@ -108,7 +107,7 @@ function headsStage(plan: MlaPlan, ropes: RopeCache): Stage {
 /** What an indexer chooses of the keys; undefined where tokens see all before them. */
 function selectionOf(
   rt: NativeRuntime,
-  { indexer, query, kvA }: MlaPlan,
+  { indexer, query }: MlaPlan,
   weights: BlockWeights,
   given: Tensor,
   index: Partial<IndexInputs>,
@@ -116,7 +115,6 @@ function selectionOf(
   ropes: RopeCache,
 ): Selection | undefined {
   if (!indexer || query.kind === 'direct') return undefined;
-  requireHost(rt, kvA.name, 'sparse attention');
   const read = applyNorm(rt, weights, query.norm, given);
   const selection = select(rt, weights, indexer, { ...(index as IndexInputs), read }, state, ropes);
   read.dispose();

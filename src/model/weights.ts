@@ -187,11 +187,32 @@ export function applyNorm(
   inPlace = false,
 ): Tensor {
   const y = inPlace ? x : rt.allocate(rt.activationDtype, x.shape);
+  applyNormInto(rt, weights, norm, x, y);
+  return y;
+}
+
+/** applyNorm() into y, which may be x. */
+export function applyNormInto(rt: NativeRuntime, weights: BlockWeights, norm: NormPlan, x: Tensor, y: Tensor): void {
   const weight = norm.weight === undefined ? undefined : weightOf(weights, norm.weight);
   const bias = norm.bias === undefined ? undefined : weightOf(weights, norm.bias);
   const { epsilon: eps, offset, turns } = norm;
   if (norm.kind === 'layer') ops.layernorm(rt, x, weight, bias, y, { eps, offset, turns });
   else ops.rmsnorm(rt, x, weight, y, { eps, offset });
+}
+
+/** x in the dtype that linears read: a new tensor, or a view of x where it has that already. */
+export function asInput(rt: NativeRuntime, x: Tensor): Tensor {
+  if (x.dtype === rt.activationDtype) return x.view(x.shape);
+  const y = rt.allocate(rt.activationDtype, x.shape);
+  ops.cast(rt, x, y);
+  return y;
+}
+
+/** applyLinear() of x of any activation dtype; the result is f32. */
+export function applyLinearTo(rt: NativeRuntime, weights: BlockWeights, linear: LinearPlan, x: Tensor): Tensor {
+  const read = asInput(rt, x);
+  const y = applyLinear(rt, weights, linear, read);
+  read.dispose();
   return y;
 }
 

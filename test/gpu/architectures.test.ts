@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import path from 'node:path';
 import { median } from '../../bench/kernels/time.js';
 import {
   createRuntime,
@@ -12,25 +13,44 @@ import { logitsOf } from '../../src/eval/logits.js';
 import { makeCache } from '../../src/generate/cache.js';
 import { disposeResident, loadResident } from '../../src/generate/resident.js';
 import { disposeStep, makeStep, runStep } from '../../src/generate/step.js';
+import type { WeightSource } from '../../src/model/source.js';
 import { CONFIGS } from '../src/model/configs.js';
-import { randomSource } from '../src/model/fixtures.js';
+import { ARCHITECTURES, GOLDENS, PlainFile, plainSource, randomSource } from '../src/model/fixtures.js';
 import { ReferenceRuntime } from '../src/model/reference-runtime.js';
 import { gpuTest } from './gpu.js';
 
-type Config = Record<string, unknown>;
-
 const TOKENS = 24;
 const PROMPT = 16;
-const sequence = Int32Array.from({ length: TOKENS }, (_, i) => (i * i * 7 + i * 29 + 3) % 90);
+
+interface Model {
+  readonly name: string;
+  readonly ids: Int32Array;
+  source(): WeightSource;
+}
+
+/** Random weights of many settings, and the small checkpoint of every architecture. */
+const MODELS: readonly Model[] = [
+  ...Object.entries(CONFIGS).map(([name, config]) => ({
+    name,
+    ids: Int32Array.from({ length: TOKENS }, (_, i) => (i * i * 7 + i * 29 + 3) % 90),
+    source: () => randomSource(config),
+  })),
+  ...GOLDENS.map((name) => {
+    const dir = path.join(ARCHITECTURES, name);
+    const golden = new PlainFile(path.join(dir, 'golden.safetensors'));
+    const ids = typed<Int32Array>(golden.tensor('input_ids')).slice(0, TOKENS);
+    return { name: `checkpoint ${name}`, ids, source: () => plainSource(dir) };
+  }),
+];
 
 /** Logits of the last token of the prompt and of those behind it, one by one over kept rows. */
-async function steps(rt: NativeRuntime, config: Config): Promise<Float32Array[]> {
-  const model = await loadResident(rt, randomSource(config));
+async function steps(rt: NativeRuntime, { ids, source }: Model): Promise<Float32Array[]> {
+  const model = await loadResident(rt, source());
   const cache = makeCache(rt, 'exact', { blocks: model.graph.blocks.length, slots: 1, most: TOKENS });
   const found: Float32Array[] = [];
   for (let end = PROMPT; end <= TOKENS; end++) {
     const past = end === PROMPT ? 0 : end - 1;
-    const step = makeStep(rt, [{ slot: 0, past, ids: sequence.subarray(past, end) }]);
+    const step = makeStep(rt, [{ slot: 0, past, ids: ids.subarray(past, end) }]);
     const tensor = await runStep(rt, model, cache, step);
     found.push(await readTyped(rt, tensor));
     tensor.dispose();
@@ -42,8 +62,8 @@ async function steps(rt: NativeRuntime, config: Config): Promise<Float32Array[]>
 }
 
 /** The same tokens' logits, of the whole sequence at once. */
-async function whole(rt: NativeRuntime, config: Config): Promise<Float32Array[]> {
-  const logits = await logitsOf(rt, randomSource(config), { ids: sequence, shape: [1, TOKENS] });
+async function whole(rt: NativeRuntime, { ids, source }: Model): Promise<Float32Array[]> {
+  const logits = await logitsOf(rt, source(), { ids, shape: [1, TOKENS] });
   const values = await readTyped<Float32Array>(rt, logits);
   const vocab = values.length / TOKENS;
   return Array.from({ length: TOKENS - PROMPT + 1 }, (_, i) =>
@@ -55,7 +75,7 @@ async function whole(rt: NativeRuntime, config: Config): Promise<Float32Array[]>
 class RoundedRuntime extends ReferenceRuntime {
   override enqueue(op: string, inputs: readonly Tensor[], outputs: readonly Tensor[], params: OpParams = {}): void {
     super.enqueue(op, inputs, outputs, params);
-    if (!/norm|attention|gated|swiglu|activation|gather/.test(op)) return;
+    if (!/norm|attention|gate|swiglu|activation|gather|conv|delta|scan|top_k/.test(op)) return;
     for (const tensor of outputs) {
       if (tensor.dtype !== 'f32') continue;
       const values = typed<Float32Array>(tensor);
@@ -80,14 +100,14 @@ const away = (got: readonly Float32Array[], want: readonly Float32Array[]) =>
  * q, k and v, too, and sums in another order, so eight times what the median token is away there. Where a mixture takes another expert at a near tie, a
  * token is far away: one in four may be.
  */
-for (const [name, config] of Object.entries(CONFIGS))
+for (const model of MODELS)
   gpuTest(
-    `${name}: tokens one by one on the device have the logits of the reference, but for what f16 rounds`,
+    `${model.name}: tokens one by one on the device have the logits of the reference, but for what f16 rounds`,
     async () => {
-      const want = await whole(new ReferenceRuntime(), config);
-      const bar = 8 * median(away(await whole(new RoundedRuntime(), config), want));
-      const off = away(await steps(createRuntime({ device: 'cuda:0', activationDtype: 'f16' }), config), want);
-      const mixed = Object.keys(config).some((key) => /experts/.test(key));
+      const want = await whole(new ReferenceRuntime(), model);
+      const bar = 8 * median(away(await whole(new RoundedRuntime(), model), want));
+      const off = away(await steps(createRuntime({ device: 'cuda:0', activationDtype: 'f16' }), model), want);
+      const mixed = Object.keys(model.source().config).some((key) => /experts/.test(key));
       const far = off.filter((share) => !(share <= bar)).length;
       assert.ok(far <= (mixed ? off.length / 4 : 0), `away by ${off.map((v) => v.toExponential(1))}, more than ${bar}`);
     },

@@ -2,7 +2,7 @@ import type { NativeRuntime, Tensor } from '../../../native/binding.js';
 import { ops } from '../../../native/ops.js';
 import { oneAfterAnother } from '../kernels/join.js';
 import type { BlockState, BlockWeights } from '../program.js';
-import { applyLinear, applyNorm, linearTensors, normTensors, weightOf } from '../weights.js';
+import { applyLinearTo, applyNorm, linearTensors, normTensors, weightOf } from '../weights.js';
 import { shortConvTensors } from './conv.js';
 import type { DeltaCore } from './plan-delta.js';
 import type { Slice } from './plan-delta-linears.js';
@@ -27,7 +27,7 @@ export function mixDelta(
   read: readonly Tensor[],
   state: BlockState,
 ): Tensor {
-  const behind = core.behind.map(({ from, linear }) => applyLinear(rt, weights, linear, read[from] as Tensor));
+  const behind = core.behind.map(({ from, linear }) => applyLinearTo(rt, weights, linear, read[from] as Tensor));
   const made = [...read, ...behind];
   const { heads, keyHeads, keyDim, valueDim, inputs, strength, norm, gateActivation: act } = core;
   const [q, k, v] = convolved(rt, weights, core, made, state);

@@ -2,7 +2,7 @@ import type { NativeRuntime, Tensor } from '../../../native/binding.js';
 import { ops } from '../../../native/ops.js';
 import type { NormPlan } from '../plan.js';
 import type { BlockState, BlockWeights } from '../program.js';
-import { applyLinear, applyNorm, linearTensors, normTensors, weightOf } from '../weights.js';
+import { applyLinearTo, applyNorm, linearTensors, normTensors, weightOf } from '../weights.js';
 import { shortConv, shortConvTensors } from './conv.js';
 import type { Mamba2Core, MambaCore } from './plan-mamba.js';
 import { pastOf } from './state.js';
@@ -116,7 +116,7 @@ export function mixMamba(
   const { headDim: channels, size, rank, conv } = core;
   const all = whole as Tensor;
   const x = shortConv(rt, weights, conv, 'conv', all, state, { act: 'silu', first: 0 });
-  const chosen = applyLinear(rt, weights, core.select, x);
+  const chosen = applyLinearTo(rt, weights, core.select, x);
   const [narrow, b, c] = [
     columnsOf(rt, chosen, 0, rank),
     columnsOf(rt, chosen, rank, size),
@@ -125,7 +125,7 @@ export function mixMamba(
   applyNorm(rt, weights, core.stepNorm, narrow, true);
   applyNorm(rt, weights, core.bNorm, b, true);
   applyNorm(rt, weights, core.cNorm, c, true);
-  const step = applyLinear(rt, weights, core.step, narrow);
+  const step = applyLinearTo(rt, weights, core.step, narrow);
   for (const tensor of [chosen, narrow]) tensor.dispose();
   const y = scanned(rt, weights, core, { x, b, c, step }, state);
   const gate = columnsOf(rt, all, channels, channels);

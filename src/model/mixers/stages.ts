@@ -2,12 +2,11 @@ import type { NativeRuntime, Tensor } from '../../../native/binding.js';
 import { outputStage } from '../attention.js';
 import { branchInput, branchTensors } from '../branch.js';
 import type { BlockState, BlockWeights, Stage } from '../program.js';
-import { applyLinear, linearRef, linearTensors } from '../weights.js';
+import { applyLinear, asInput, linearRef, linearTensors } from '../weights.js';
 import { mixConv, shortConvTensors } from './conv.js';
 import { deltaTensors, mixDelta } from './delta.js';
 import { mamba2Tensors, mambaTensors, mixMamba, mixMamba2 } from './mamba.js';
 import type { MixerCore, RecurrentPlan } from './plan.js';
-import { requireHost } from './state.js';
 
 /** What a kind of core consists of beside linears that read the stream, and what o reads, made of what those make, in order. */
 interface Mixer<C extends MixerCore> {
@@ -32,21 +31,21 @@ export function recurrentTensors(plan: RecurrentPlan): [string, readonly number[
 /** A recurrent mixer as two stages: `in` up to what o reads, `o` back into the residual stream. */
 export function recurrentStages(plan: RecurrentPlan): Stage[] {
   const { feed, kept, core } = plan;
-  const first = feed[0]!.name;
   const into: Stage = {
     id: 'in',
+    // What they make in f32, parts of it as matrices of their own, and those convolved.
+    temporaryBytes: 12 * feed.reduce((sum, { n }) => sum + n, 0),
     feeds: [{ id: 'in', linears: feed.map((linear) => linearRef(linear)) }],
     async capture(rt, weights, state) {
-      requireHost(rt, first);
       return new Map([['in', branchInput(rt, weights, plan.norm, state)]]);
     },
     async advance(rt, weights, state) {
-      requireHost(rt, first);
       const x = branchInput(rt, weights, plan.norm, state);
       const made = [...feed, ...kept].map((linear) => applyLinear(rt, weights, linear, x));
       x.dispose();
-      const attention = mixerOf(core).mix(rt, weights, core, made, state);
-      for (const tensor of made) tensor.dispose();
+      const mixed = mixerOf(core).mix(rt, weights, core, made, state);
+      const attention = asInput(rt, mixed);
+      for (const tensor of [...made, mixed]) tensor.dispose();
       return { ...state, aux: { attention } };
     },
   };

@@ -1,12 +1,11 @@
 import assert from 'node:assert/strict';
 import path from 'node:path';
 import test from 'node:test';
-import { createRuntime, type NativeRuntime, readTyped, typed } from '../../../native/binding.js';
+import { createRuntime, readTyped, typed } from '../../../native/binding.js';
 import { makeCache } from '../../../src/generate/cache.js';
 import { disposeResident, loadResident } from '../../../src/generate/resident.js';
 import { disposeStep, type Entry, makeStep, runStep } from '../../../src/generate/step.js';
 import { planSource } from '../../../src/model/graph.js';
-import { requireHost } from '../../../src/model/mixers/state.js';
 import { ARCHITECTURES, GOLDENS, PlainFile, plainSource } from '../model/fixtures.js';
 
 /** Models with recurrent blocks, indexers or compressed entries, prefix by prefix over all that is kept: transformers' logits of the whole sequences. */
@@ -63,22 +62,3 @@ for (const name of RECURRENT)
     cache.dispose();
     disposeResident(model);
   });
-
-test('a device without kernels for sparse attention is refused', () => {
-  assert.throws(
-    () =>
-      requireHost(
-        { device: 'cuda:0' } as unknown as NativeRuntime,
-        'model.layers.0.self_attn.kv_a_proj_with_mqa',
-        'sparse attention',
-      ),
-    /there is no kernel for the sparse attention that 'model\.layers\.0\.self_attn\.kv_a_proj_with_mqa' is of/,
-  );
-});
-
-test('a device without kernels for recurrent layers is refused', () => {
-  assert.throws(
-    () => requireHost({ device: 'cuda:0' } as unknown as NativeRuntime, 'model.layers.0.conv.in_proj'),
-    /there is no kernel for the recurrent layer that 'model\.layers\.0\.conv\.in_proj' is of/,
-  );
-});
