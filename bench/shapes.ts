@@ -1,6 +1,8 @@
 import path from 'node:path';
 import { readJson } from '../formats/directory/read-file.js';
 import { LpqError, notTaken } from '../src/core/error.js';
+import { architectureOf } from '../src/model/architectures/index.js';
+import { planModel } from '../src/model/plan.js';
 
 type ModelConfig = Readonly<Record<string, unknown>>;
 
@@ -106,15 +108,13 @@ export interface ModelShape {
   readonly blocks: number;
 }
 
-/** A shape by its name, or that of any config.json by its path. Throws LPQ_USAGE, LPQ_FILE, LPQ_CONFIG. */
+/** A shape by its name, or that of any config.json by its path. Throws LPQ_USAGE, LPQ_FILE, LPQ_CONFIG, LPQ_ARCH_UNKNOWN. */
 export function modelShape(wish: string): ModelShape {
   const config = SHAPES[wish] ?? (/\.json$/.test(wish) ? readShape(wish) : undefined);
   if (!config) throw notTaken('--shape', wish, `${SHAPE_NAMES.join(', ')}, or the path of a config.json`);
-  const blocks = config.num_hidden_layers;
-  if (!Number.isSafeInteger(blocks) || (blocks as number) < 1)
-    throw new LpqError('LPQ_CONFIG', `${wish}: 'num_hidden_layers' is not a positive integer`, { got: blocks });
   const name = wish in SHAPES ? wish : path.basename(path.dirname(path.resolve(wish)));
-  return { name, config, blocks: blocks as number };
+  const dir = wish in SHAPES ? wish : path.dirname(wish);
+  return { name, config, blocks: planModel(architectureOf(config, dir), config, dir).blocks.length };
 }
 
 /**

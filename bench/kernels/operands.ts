@@ -45,7 +45,7 @@ export class Noise {
   /** The same into a tensor that is there. */
   spread(kind: NoiseKind, tensor: Tensor, shift = 0): void {
     const noise = kind === 'finite' ? this.finiteBytes() : this[kind];
-    const width = ['u8', 'i8', 'f8_e4m3'].includes(tensor.dtype) ? 1 : 2;
+    const width = tensor.byteLength / tensor.shape.reduce((all, dim) => all * dim, 1);
     const first = (shift * 4096) % (NOISE_BYTES / 2);
     for (let at = 0; at < tensor.byteLength; ) {
       const bytes = Math.min(tensor.byteLength - at, NOISE_BYTES - first);

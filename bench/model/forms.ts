@@ -85,15 +85,17 @@ export function requireHead(graph: ModelGraph, shape: string, { kind, name }: We
   });
 }
 
-/** Throws LPQ_USAGE. */
-export function requireDense(plan: ModelPlan, name: string): void {
-  const at = plan.blocks.findIndex(({ mlp }) => mlp.kind === 'experts');
-  if (at < 0) return;
-  throw new LpqError(
-    'LPQ_USAGE',
-    `block ${at} of ${name} has a mixture of experts, whose routing a recorded step cannot include`,
-    {
-      hint: 'Use the shape of a dense model.',
-    },
+/** How many experts there are to choose from in the tables that name those of a token's id, by the tables' names. */
+export function expertTables({ blocks }: ModelPlan): Map<string, number> {
+  return new Map(
+    blocks.flatMap(({ mlp }) => {
+      const table = mlp.kind === 'experts' ? mlp.routing.root?.table : undefined;
+      return table && mlp.kind === 'experts' ? [[table.name, mlp.experts.length] as const] : [];
+    }),
   );
+}
+
+/** Whether a step sends tokens to experts: how many rows each has is read back while the step is enqueued. */
+export function hasExperts({ blocks }: ModelPlan): boolean {
+  return blocks.some(({ mlp }) => mlp.kind === 'experts');
 }

@@ -14,7 +14,7 @@ import type { KvScheme } from '../../src/model/source.js';
 import { Noise } from '../kernels/operands.js';
 import { type BenchEvents, benchRecord } from '../record.js';
 import type { ModelShape } from '../shapes.js';
-import { requireDense, requireForm, requireHead, type WeightForm } from './forms.js';
+import { expertTables, hasExperts, requireForm, requireHead, type WeightForm } from './forms.js';
 import { Scratch } from './memory.js';
 import { record } from './record.js';
 import type { ModelBench, ModelRow } from './schema.js';
@@ -54,9 +54,9 @@ interface Point {
 const ID_STEP = 7919;
 
 /**
- * Times steps of a model with random weights: our graph, recorded once and replayed by the device where it can. Throws LPQ_USAGE for
- * shapes with mixtures of experts, whose routing is read back between stages, LPQ_DEVICE for caches of few bits on the CPU, LPQ_CONFIG, and what
- * requireForm and requireHead throw.
+ * Times steps of a model with random weights: our graph, recorded once and replayed by the device where it can; of a mixture with the experts
+ * that the recorded step chose, and without the time in which the host reads their counts back. Throws LPQ_DEVICE for caches of few bits on the
+ * CPU, LPQ_CONFIG, and what requireForm and requireHead throw.
  */
 export async function benchModel(
   rt: MeasuredRuntime,
@@ -65,9 +65,8 @@ export async function benchModel(
 ): Promise<ModelBench> {
   const started = performance.now();
   const { shape, forms, blocks, passes } = request;
-  const config = { ...shape.config, num_hidden_layers: blocks };
-  const plan = planModel(architectureOf(config, shape.name), config, shape.name);
-  requireDense(plan, shape.name);
+  const whole = planModel(architectureOf(shape.config, shape.name), shape.config, shape.name);
+  const plan = { ...whole, blocks: whole.blocks.slice(0, blocks) };
   if (rt.device === 'cpu' && request.kv.some((bits) => bits < 16))
     throw new LpqError('LPQ_DEVICE', 'steps over a low-bit KV cache can be timed on a CUDA device only', {
       got: rt.device,
@@ -85,7 +84,7 @@ export async function benchModel(
   let done = 0;
   try {
     for (const [i, form] of forms.entries()) {
-      const model = await randomModel(rt, noise, graph, form, request, (block) => {
+      const model = await randomModel(rt, noise, graph, form, { ...request, tables: expertTables(plan) }, (block) => {
         events.onStep?.(`${form.name}: making block ${block + 1} of ${blocks}`, done, total);
       });
       try {
@@ -147,7 +146,7 @@ async function measure(
   { shape, passes, blocks }: ModelBenchRequest,
 ): Promise<ModelRow> {
   const { form, kv, phase, m, context } = point;
-  const recorder = record(rt);
+  const recorder = record(rt, hasExperts(plan));
   const { runtime, calls } = recorder;
   const count = phase === 'prefill' ? context : 1;
   const scheme = kv === 16 ? undefined : schemeOf(plan, kv);

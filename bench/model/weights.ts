@@ -27,6 +27,8 @@ export interface WeightOptions {
   readonly int4Share: number;
   /** What lm_head is multiplied as. */
   readonly head: WeightForm;
+  /** Of tables of experts by tokens' ids: how many there are. */
+  readonly tables: ReadonlyMap<string, number>;
 }
 
 /**
@@ -70,6 +72,11 @@ export async function randomModel(
       if (form.kind !== 'dense') weights.packed = new Map();
       for (const [name, shape] of block.tensors) {
         const feed = places.get(name);
+        const experts = options.tables.get(name);
+        if (experts !== undefined) {
+          weights.set(name, uploadTyped(rt, 'i32', shape, expertsInTurn(shape, experts)));
+          continue;
+        }
         if (form.kind !== 'dense' && feed !== undefined) {
           const place = { rt, noise, dtype, shape: shape as [number, number], shift: shift++, feed };
           weights.packed?.set(name, packed(place, form, options));
@@ -91,6 +98,11 @@ export async function randomModel(
     tensor: () => Promise.reject(new Error('random weights are not read')),
   };
   return { source, graph, outer, blocks };
+}
+
+/** One after another, so that those of a row differ. */
+function expertsInTurn(shape: readonly number[], experts: number): Int32Array {
+  return Int32Array.from({ length: shape.reduce((all, dim) => all * dim, 1) }, (_, i) => i % experts);
 }
 
 /** Bytes of the tensors. */

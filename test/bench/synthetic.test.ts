@@ -76,10 +76,11 @@ test('shapes and blocks that do not exist are refused', async () => {
   for (const [text, code] of [
     ['{', 'LPQ_CONFIG'],
     ['[]', 'LPQ_CONFIG'],
-    ['{"num_hidden_layers": "many"}', 'LPQ_CONFIG'],
+    ['{"num_hidden_layers": 4}', 'LPQ_ARCH_UNKNOWN'],
+    ['{"model_type": "llama", "num_hidden_layers": "many"}', 'LPQ_CONFIG'],
   ] as const) {
     writeFileSync(bad, text);
-    assert.throws(() => modelShape(bad), designed(code, 'bad.json'));
+    assert.throws(() => modelShape(bad), designed(code, path.dirname(bad)));
   }
   const tiny = modelShape('tiny');
   for (const blocks of [0, 5])
