@@ -5,7 +5,9 @@ import { after, test } from 'node:test';
 import { modelBenchSchema } from '../../bench/model/schema.js';
 import { attentionKernels } from '../native/fake-cuda/attention.js';
 import { type FakeCuda, fakeCuda } from '../native/fake-cuda/fake.js';
+import { sampled } from '../sample.js';
 import { events, lpq, model, scratch } from '../src/cli/lpq.js';
+import { ARCHITECTURES, GOLDENS } from '../src/model/fixtures.js';
 
 /** Kernels whose names have more parts than the fake makes up. */
 const KERNELS = [
@@ -91,6 +93,21 @@ test('steps over caches of 16 bits and of few are recorded and replayed on a dev
     /^LPQ_DEVICE {2}--weights fp8: this device has no kernel that multiplies codes by codes/,
   );
 });
+
+// Of every architecture: an operation that a device lacks, or a dtype that it does not take, is refused before a launch.
+for (const name of sampled('architectures on a device', GOLDENS, 12))
+  test(`${name}: its steps are those of a device`, { skip }, async (t) => {
+    const env = { ...fake.env, LPQ_CUDA_LIBS: fake.library('libcublas.so.12', BLAS) };
+    const results = path.join(scratch(t), 'bench.json');
+    const config = path.join(ARCHITECTURES, name, 'config.json');
+    const size = ['--m', '2', '--context', '5', '--prefill', '4', '--weights', 'dense', '--passes', '1'];
+    const ran = await lpq(
+      ['bench', 'model', '--device', 'cuda', '--shape', config, ...size, '--results', results],
+      env,
+    );
+    assert.equal(ran.code, 0, ran.stderr);
+    assert.deepEqual(modelBenchSchema.parse(JSON.parse(readFileSync(results, 'utf8'))).leftOut, []);
+  });
 
 test('text is generated on a device up to the logits, which kernels that do nothing leave to chance', {
   skip,

@@ -176,7 +176,7 @@ test('all blocks of activations may have 4 bits, or 8', async () => {
 });
 
 /** Mixtures (one with experts by tokens' ids), layers with a state, indexers, alternating updates, a config with the text's in it. */
-for (const name of ['deepseek_v4', 'gemma3n', 'minimax_m3_vl_text', 'nemotron_h', 'qwen3_5_moe', 'qwen3_next'])
+for (const name of ['deepseek_v4', 'gemma3n_text', 'minimax_m3_vl_text', 'nemotron_h', 'qwen3_5_moe', 'qwen3_next'])
   test(`steps of ${name}, with random weights`, async (t) => {
     const results = path.join(scratch(), 'bench.json');
     const config = path.join(ARCHITECTURES, name, 'config.json');
