@@ -316,9 +316,9 @@ static int compare(const lpq_artifact *artifact, const lpq_module_info *info, in
         size += fabs(product);
         of_x += fabs(value);
       }
-      /* Kernels of 9.0 round weights to f16 above 64 tokens, with their zero points in three steps at most (2^-11 each; 2^-24 and as much for each
+      /* Kernels of 9.0 round weights to f16 above 16 tokens, with their zero points in three steps at most (2^-11 each; 2^-24 and as much for each
          code where f16 is subnormal). */
-      if (m > 64) rounded = size * 3 * 0x1p-11 + of_x * 0x1p-24 * (double)(1 << bits);
+      if (m > 16) rounded = size * 3 * 0x1p-11 + of_x * 0x1p-24 * (double)(1 << bits);
       if (bias.data)
         sum += bias.dtype == LPQ_F32 ? ((const float *)bias.data)[n] : bias.dtype == LPQ_F16 ? from_f16(half_at(bias.data, n)) : from_bf16(half_at(bias.data, n));
       /* The result is rounded to f16 once (2^-11); K sums in fp32 add at most K 2^-24 of the sizes, of which codes and zero points

@@ -124,8 +124,8 @@ def main():
         off = torch.zeros_like(weight)
         if layout != "tilus":
             off += weight.abs() * 2.0**-11
-        elif tokens > 64:
-            # Kernels of 9.0 round weights above 64 tokens, with their scales and zero points in four steps at most.
+        elif tokens > 16:
+            # Kernels of 9.0 round weights above 16 tokens, with their scales and zero points in four steps at most.
             off += weight.abs() * 4 * half + scale * 2.0 ** (bits - 24 if integers else -24)
         if layout == "turbomind" and integers:
             off += scale * 2.0 ** (bits - 11)

@@ -5,7 +5,7 @@
 namespace lpq::ops {
 
 // y[t] = x[t] * sqrt(mean(like[t]^2)) / sqrt(max(mean(x[t]^2), floor)), row by row; f32 [T,C], floor > 0; y may be x or
-// like. CPU only.
+// like.
 struct MatchRms : Arguments {
   const Tensor& x = input("x", {f32}, {-1, -1});
   const Tensor& like = input("like", {f32}, x.shape);
@@ -18,7 +18,7 @@ struct MatchRms : Arguments {
   }
 };
 
-// y[t][c] = x[t][c] * scales[c]; x, y f32 [T,C], scales f32, f16 or bf16 [C]; y may be x. CPU only.
+// y[t][c] = x[t][c] * scales[c]; x, y f32 [T,C], scales f32, f16 or bf16 [C]; y may be x.
 struct ScaleColumns : Arguments {
   const Tensor& x = input("x", {f32}, {-1, -1});
   const Tensor& scales = input("scales", kFloats, {x.dim(1)});
@@ -28,10 +28,11 @@ struct ScaleColumns : Arguments {
 };
 
 // y[t] = max(x[t] - (mean + deviations * sqrt(variance)), 0), mean and variance (the mean of squared differences) of
-// row t: about the same share of every row stays (Gemma 3n; arXiv:2506.06644). f32 [T,C]; y may be x. CPU only.
+// row t: about the same share of every row stays (Gemma 3n; arXiv:2506.06644). x, y f32 (on CUDA f16 or
+// bf16 too) [T,C] of one dtype; y may be x.
 struct GaussianTopK : Arguments {
-  const Tensor& x = input("x", {f32}, {-1, -1});
-  const Tensor& y = output("y", {f32}, x.shape);
+  const Tensor& x = input("x", kFloats, {-1, -1});
+  const Tensor& y = output("y", {x.dtype}, x.shape);
   double deviations = number("deviations");
 
   explicit GaussianTopK(const Call& call) : Arguments(call, "gaussian_top_k") { done(); }

@@ -9,7 +9,8 @@ namespace lpq::ops {
 // f32 [T, (2 + N) N], base [(2 + N) N] and scale [3] f32, f16 or bf16. pre f32 [T,N] = sigmoid(w scale_0 + base) + eps,
 // post [T,N] = 2 sigmoid(w scale_1 + base), mix [T, N N] = a softmax of each row of w scale_2 + base, plus eps, whose
 // columns and then `iterations` - 1 times rows and columns are divided by their sums + eps. With w [T,N], base [N] and
-// scale [1] there is only pre. In double. CPU only.
+// scale [1] there is only pre. In double; on CUDA N is 8 at
+// most.
 struct HyperWeights : Arguments {
   int64_t streams = at_least(1, "streams"), iterations = at_least(1, "iterations", 1);
   double eps = number("eps");
@@ -28,7 +29,7 @@ struct HyperWeights : Arguments {
   }
 };
 
-// y = sum_n pre_n x_n; x f32 [T, N C], pre f32 [T,N], y f32 [T,C]. CPU only.
+// y = sum_n pre_n x_n; x f32 [T, N C], pre f32 [T,N], y f32 [T,C].
 struct HyperCollapse : Arguments {
   const Tensor& x = input("x", {f32}, {-1, -1});
   const Tensor& pre = input("pre", {f32}, {x.dim(0), -1});
@@ -41,7 +42,6 @@ struct HyperCollapse : Arguments {
 };
 
 // y_n = post_n made + sum_m mix[m][n] x_m; x and y f32 [T, N C], y not x, made f32 [T,C], post [T,N], mix [T, N N].
-// CPU only.
 struct HyperExpand : Arguments {
   const Tensor& x = input("x", {f32}, {-1, -1});
   const Tensor& made = input("made", {f32}, {x.dim(0), -1});
@@ -57,11 +57,12 @@ struct HyperExpand : Arguments {
   }
 };
 
-// y = silu(min(gate, limit)) * clamp(up, -limit, limit); f32, any equal shapes; y may be gate or up. CPU only.
+// y = silu(min(gate, limit)) * clamp(up, -limit, limit); f32 (on CUDA f16 or bf16 too), any equal shapes and dtypes; y
+// may be gate or up.
 struct LimitedGate : Arguments {
-  const Tensor& gate = input("gate", {f32});
-  const Tensor& up = input("up", {f32}, gate.shape);
-  const Tensor& y = output("y", {f32}, gate.shape);
+  const Tensor& gate = input("gate", kFloats);
+  const Tensor& up = input("up", {gate.dtype}, gate.shape);
+  const Tensor& y = output("y", {gate.dtype}, gate.shape);
   float limit = real("limit");
 
   explicit LimitedGate(const Call& call) : Arguments(call, "limited_gate") {
@@ -73,7 +74,7 @@ struct LimitedGate : Arguments {
 // Experts by shares sqrt(softplus(logit)) of logits f32 [T,E]: the k highest share + bias (bias f32, f16 or bf16 [E]
 // with `biased`; ties: lower index), or with `hashed` those that a table I32 or I64 [V,k] names for each of the tokens'
 // ids I32 [T]. weights f32 [T,k]: shares without the bias, divided by their sum, times scale (1); indices I32 [T,k].
-// NaN and infinity: LPQ_NATIVE_NUMERICS; ids and experts that there are none of: LPQ_NATIVE_ARGUMENT. CPU only.
+// NaN and infinity: LPQ_NATIVE_NUMERICS; ids and experts that there are none of: LPQ_NATIVE_ARGUMENT.
 struct RouteRoot : Arguments {
   bool biased = flag("biased"), hashed = flag("hashed");
   const Tensor& logits = input("logits", {f32}, {-1, -1});

@@ -20,15 +20,20 @@ export function tensorsOf(packed: PackedWeight): Record<string, Tensor> {
   return Object.fromEntries(packed.kernel.tensors.flatMap((name) => (fields[name] ? [[name, fields[name]]] : [])));
 }
 
-/** The same weight on the runtime's device; the given tensors are let go of. */
+/** The same weight on the runtime's device, as it is multiplied there; the given tensors are let go of. */
 export function uploadPacked(rt: NativeRuntime, packed: PackedWeight): PackedWeight {
+  const uploaded = uploadStored(rt, packed);
+  return packed.kernel.arrive?.(rt, uploaded) ?? uploaded;
+}
+
+/** The same weight on the runtime's device, its tensors as they are stored; the given ones are let go of. */
+export function uploadStored(rt: NativeRuntime, packed: PackedWeight): PackedWeight {
   const there = Object.entries(tensorsOf(packed)).map(([name, tensor]) => {
     const uploaded = rt.upload(tensor);
     tensor.dispose();
     return [name, uploaded] as const;
   });
-  const uploaded: PackedWeight = { ...packed, ...Object.fromEntries(there) };
-  return packed.kernel.arrive?.(rt, uploaded) ?? uploaded;
+  return { ...packed, ...Object.fromEntries(there) };
 }
 
 /** Weights in the form in which they are multiplied again and again. */

@@ -1,7 +1,7 @@
 import type { PackedModule } from '../../formats/artifact/schema.js';
 import { addon, type DType, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
 import { quantType } from '../core/quant-type.js';
-import { disposePacked } from '../model/packed.js';
+import { disposePacked, uploadStored } from '../model/packed.js';
 import type { Decoded } from './decode.js';
 import { dequantized } from './dequantize.js';
 import { numberOf } from './floats.js';
@@ -45,15 +45,10 @@ export async function runKernel(
 ): Promise<number | undefined> {
   const rt = ctx.kernel;
   if (!rt || decoded.problems.length > 0) return undefined;
-  const load = (suffix: string): Tensor => {
-    const host = ctx.weights.tensor(`${name}.${suffix}`);
-    const there = rt.upload(host);
-    host.dispose();
-    return there;
-  };
-  const packed = packedWeight(name, module, load, ctx.dynamic);
+  const host = packedWeight(name, module, (suffix) => ctx.weights.tensor(`${name}.${suffix}`), ctx.dynamic);
   const rules = layoutOf(module.layout)?.kernel;
-  if (!packed || !rules) return undefined;
+  if (!host || !rules) return undefined;
+  const packed = uploadStored(rt, host);
   const [n, k] = module.shape;
   try {
     if (rules.compare) return await rules.compare(ctx, rt, name, module, decoded, packed);

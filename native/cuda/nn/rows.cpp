@@ -56,8 +56,7 @@ void layernorm(Call& call, CudaExec& exec) {
   exec.wrote(a.y);
 }
 
-void rope(Call& call, CudaExec& exec) {
-  const ops::Rope a(call);
+void turn(const ops::Rope& a, int back, CudaExec& exec) {
   if (a.rotation.rotary == 0) return;
   const Tensor &x = a.x, &cosines = *a.rotation.cos;
   const int heads = static_cast<int>(a.heads), head_dim = static_cast<int>(a.head_dim);
@@ -67,8 +66,12 @@ void rope(Call& call, CudaExec& exec) {
   void* data = x.raw() + a.columns.first * static_cast<int64_t>(dtype_bytes(x.dtype));
   const long long pitch = a.columns.pitch;
   exec.launch("lpq_rope" + suffix(x), {x.dim(0)}, {256}, 0, data, cosines.data<float>(), a.rotation.sin->data<float>(),
-              a.rotation.positions->data<int32_t>(), heads, head_dim, pitch, rotary, halves, places, fault);
+              a.rotation.positions->data<int32_t>(), heads, head_dim, pitch, rotary, halves, places, back, fault);
 }
+
+void rope(Call& call, CudaExec& exec) { turn(ops::Rope(call), 0, exec); }
+
+void rope_backward(Call& call, CudaExec& exec) { turn(ops::Rope(call, true), 1, exec); }
 
 void neg_log_likelihood(Call& call, CudaExec& exec) {
   const ops::NegLogLikelihood op(call);
@@ -85,5 +88,6 @@ LPQ_CUDA_OP(embedding, "embedding");
 LPQ_CUDA_OP(rmsnorm, "rmsnorm");
 LPQ_CUDA_OP(layernorm, "layernorm");
 LPQ_CUDA_OP(rope, "rope");
+LPQ_CUDA_OP(rope_backward, "rope_backward");
 LPQ_CUDA_OP(neg_log_likelihood, "neg_log_likelihood");
 }  // namespace lpq::cuda

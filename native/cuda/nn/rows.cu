@@ -1,4 +1,5 @@
 // Row by row: embedding, RMS norm, LayerNorm, rotary positions. Sums run in a fixed order: the same bytes every time.
+#include "cuda/nn/block_sum.cuh"
 #include "cuda/ptx/griddepcontrol.cuh"
 #include "cuda/types.cuh"
 
@@ -78,18 +79,6 @@ __device__ void rmsnorm(const X* x, const void* weight, int weight_type, Y* y, i
   }
 }
 
-// The sum of `value` over the block, in every thread. Blocks of whole warps.
-__device__ float block_sum(float value) {
-  __shared__ float parts[32];
-  value = warp_sum(value);
-  __syncthreads();  // the sum before this one has been read
-  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = value;
-  __syncthreads();
-  float sum = 0;
-  for (unsigned i = 0; i < blockDim.x / 32; ++i) sum += parts[i];
-  return sum;
-}
-
 // One block a row: the mean, then the mean of squared differences, so that nothing cancels.
 template <class X, class Y>
 __device__ void layernorm(const X* x, const void* weight, int weight_type, const void* bias, int bias_type, Y* y,
@@ -115,10 +104,10 @@ __device__ void layernorm(const X* x, const void* weight, int weight_type, const
   }
 }
 
-// One block a token; a thread owns whole pairs.
+// One block a token; a thread owns whole pairs. back: the turn the other way.
 template <class T>
 __device__ void rope(T* x, const float* cosines, const float* sines, const int* positions, int heads, int head_dim,
-                     index_t pitch, int rotary, int halves, index_t places, unsigned* fault) {
+                     index_t pitch, int rotary, int halves, index_t places, int back, unsigned* fault) {
   const index_t t = blockIdx.x;
   const int position = positions[t], half = rotary / 2;
   if (position < 0 || position >= places) {
@@ -131,8 +120,9 @@ __device__ void rope(T* x, const float* cosines, const float* sines, const int* 
     T* v = x + t * pitch + head * head_dim;
     T &first = v[halves ? p : 2 * p], &second = v[halves ? p + half : 2 * p + 1];
     const float a = widen(first), b = widen(second);
-    first = narrow<T>(a * c[p] - b * s[p]);
-    second = narrow<T>(b * c[p] + a * s[p]);
+    const float sine = back ? -s[p] : s[p];
+    first = narrow<T>(a * c[p] - b * sine);
+    second = narrow<T>(b * c[p] + a * sine);
   }
 }
 
@@ -165,8 +155,8 @@ LPQ_LAYERNORM(bf16, bf16, bf16, bf16)
 #define LPQ_ROPE(type, name)                                                                                          \
   extern "C" __global__ void lpq_rope_##name(type* x, const float* cosines, const float* sines, const int* positions, \
                                              int heads, int head_dim, index_t pitch, int rotary, int halves,          \
-                                             index_t places, unsigned* fault) {                                       \
-    rope(x, cosines, sines, positions, heads, head_dim, pitch, rotary, halves, places, fault);                        \
+                                             index_t places, int back, unsigned* fault) {                             \
+    rope(x, cosines, sines, positions, heads, head_dim, pitch, rotary, halves, places, back, fault);                  \
   }
 LPQ_EACH_TYPE(LPQ_ROPE)
 

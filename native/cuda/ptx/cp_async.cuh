@@ -1,4 +1,4 @@
-// cp.async: 16 bytes from global to shared memory by each thread, in groups that it waits for.
+// cp.async: 16 (or 4) bytes from global to shared memory by each thread, in groups that it waits for.
 #pragma once
 #include <cstdint>
 
@@ -10,6 +10,10 @@ __device__ __forceinline__ void cp_async_16(uint32_t to, const void* from, int b
 }
 __device__ __forceinline__ void cp_async_16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+// Four bytes, of which the first `bytes` are read and the rest is 0.
+__device__ __forceinline__ void cp_async_4(uint32_t to, const void* from, int bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 // All sixteen; L2 takes up the 128 bytes that they lie in.
 __device__ __forceinline__ void cp_async_16_line(uint32_t to, const void* from) {

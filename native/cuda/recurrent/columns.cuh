@@ -1,0 +1,67 @@
+// States [rows, width] whose columns do not see each other, taken through the tokens of a sequence. A block takes
+// kColumns columns of one state:
+//   (warp, lane, j, i) -> row 8 j + lane % 8, column 8 warp + 2 (lane / 8) + i
+// so that sums over rows are sums in a lane and over eight lanes, always in that order: a sequence in pieces gives the
+// same bits.
+#pragma once
+#include "cuda/ptx/cp_async.cuh"
+#include "cuda/ptx/shared_memory.cuh"
+#include "cuda/recurrent/past.cuh"
+#include "cuda/types.cuh"
+
+namespace lpq::cuda {
+
+constexpr int kColumns = 32, kColumnThreads = 128;
+
+// Tokens that are fetched at once.
+template <int R>
+constexpr int kTokensAtOnce = R <= 8 ? 16 : 128 / R;
+
+__device__ __forceinline__ float over_rows(float v) {
+  v += __shfl_xor_sync(0xffffffffu, v, 1);
+  v += __shfl_xor_sync(0xffffffffu, v, 2);
+  v += __shfl_xor_sync(0xffffffffu, v, 4);
+  return v;
+}
+
+// Where a thread is.
+struct Column {
+  int row, first;  // first of two columns of the block
+  __device__ Column() {
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    row = lane % 8, first = 8 * warp + 2 * (lane / 8);
+  }
+};
+
+// `count` floats to shared memory, zeros beyond `there`.
+__device__ __forceinline__ void fetch_floats(float* to, const float* from, int count, int there) {
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kColumnThreads)
+    cp_async_4(shared_address(to + i), i < there ? from + i : from, i < there ? 4 : 0);
+}
+
+// A thread's part of a state: S[j][i].
+template <int R>
+struct StatePart {
+  float s[R][2];
+  // `from`: of column 0 of the block; null: zeros.
+  __device__ void load(const float* from, int rows, int width, int there, const Column& at) {
+#pragma unroll
+    for (int j = 0; j < R; ++j)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int row = 8 * j + at.row, column = at.first + i;
+        s[j][i] = from && row < rows && column < there ? from[static_cast<index_t>(row) * width + column] : 0.0f;
+      }
+  }
+  __device__ void store(float* to, int rows, int width, int there, const Column& at) const {
+#pragma unroll
+    for (int j = 0; j < R; ++j)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int row = 8 * j + at.row, column = at.first + i;
+        if (row < rows && column < there) to[static_cast<index_t>(row) * width + column] = s[j][i];
+      }
+  }
+};
+
+}  // namespace lpq::cuda

@@ -1,0 +1,108 @@
+// short_conv, gated_delta, selective_scan.
+#include "ops/recurrent.h"
+#include "cuda/recurrent/past.h"
+
+namespace lpq::cuda {
+namespace {
+
+void short_conv(Call& call, CudaExec& exec) {
+  const ops::ShortConv a(call);
+  const int channels = static_cast<int>(a.weight.dim(0)), taps = static_cast<int>(a.weight.dim(1));
+  if (a.x.dim(0) == 0) return;
+  const Past past = past_of(exec, a.past, a.x.dim(0));
+  const float *matrix = a.x.data<float>(), *x = matrix + a.columns.first,
+              *times = a.multiplied ? matrix + a.times.first : nullptr,
+              *gate = a.gated ? matrix + a.gate.first : nullptr;
+  const long long pitch = a.columns.pitch;
+  const void *weight = a.weight.raw(), *bias = raw_of(a.bias);
+  const int weight_type = type_index(a.weight.dtype), bias_type = type_of(a.bias), silu = a.silu;
+  exec.launch("lpq_short_conv", {div_up(channels, 128), div_up(a.x.dim(0), 16)}, {128}, 0, x, times, gate, pitch, weight,
+              weight_type, bias, bias_type, a.y.data<float>(), past, channels, taps, silu);
+  if (past.state)
+    exec.launch("lpq_short_conv_state", {div_up(channels, 128), past.sequences}, {128}, 0, x, times, pitch, past,
+                channels, taps);
+}
+
+// Rows of a thread, of which there are kernels.
+int rows_of_thread(int64_t rows, int least) {
+  int each = least;
+  while (8 * each < rows) each *= 2;
+  require(each <= 32, "states of " + std::to_string(rows) + " rows: on CUDA they have 256 at most");
+  return each;
+}
+
+// As in gated_delta.cu.
+struct Delta {
+  const float *q, *k, *product, *factor, *weight, *v;
+  float* y;
+  int heads, key_heads, key_dim, value_dim;
+};
+
+void gated_delta(Call& call, CudaExec& exec) {
+  const ops::GatedDelta a(call);
+  const int64_t tokens = a.q.dim(0), keys = a.key_heads * a.key_dim, gates = a.decay.dim(1);
+  if (tokens == 0) return;
+  const Past past = past_of(exec, a.past, tokens);
+  const int each = rows_of_thread(a.key_dim, 4);
+  const Scratch room = exec.scratch(static_cast<size_t>(tokens * (2 * keys + a.key_heads + gates + a.heads)) * 4);
+  float *unit_q = room.as<float>(), *unit_k = unit_q + tokens * keys, *product = unit_k + tokens * keys,
+        *factor = product + tokens * a.key_heads, *weight = factor + tokens * gates;
+  const int heads = static_cast<int>(a.heads), key_heads = static_cast<int>(a.key_heads),
+            key_dim = static_cast<int>(a.key_dim), value_dim = static_cast<int>(a.value_dim),
+            all_gates = static_cast<int>(gates);
+  const float strength = static_cast<float>(a.strength);
+  const void *rate = a.rate.raw(), *bias = a.bias.raw();
+  const int rate_type = type_index(a.rate.dtype), bias_type = type_index(a.bias.dtype);
+  exec.launch("lpq_delta_factors", {tokens}, {256}, 0, a.q.data<float>(), a.k.data<float>(), a.decay.data<float>(),
+              a.beta.data<float>(), rate, rate_type, bias, bias_type, strength, heads, key_heads, key_dim, all_gates,
+              unit_q, unit_k, product, factor, weight);
+  const Delta of{unit_q,    unit_k, product,   factor,  weight,   a.v.data<float>(), a.y.data<float>(),
+                 heads, key_heads, key_dim, value_dim};
+  exec.launch((a.by_channel() ? "lpq_gated_delta_channels_" : "lpq_gated_delta_") + std::to_string(each),
+              {a.heads * div_up(a.value_dim, 32), past.sequences}, {128}, 0, of, past);
+}
+
+// As in selective_scan.cu.
+struct Scan {
+  const float *x, *b, *c, *step;
+  const void *rate, *skip;
+  float* y;
+  int heads, head_dim, groups, size, rate_type, skip_type;
+};
+
+void selective_scan(Call& call, CudaExec& exec) {
+  const ops::SelectiveScan a(call);
+  const int64_t tokens = a.x.dim(0);
+  if (tokens == 0) return;
+  const Past past = past_of(exec, a.past, tokens);
+  const int each = rows_of_thread(a.size, 2);
+  const long long count = a.step.elements();
+  const Scratch room = exec.scratch(static_cast<size_t>(count) * 4);
+  float* steps = room.as<float>();
+  const float least = static_cast<float>(a.least), most = static_cast<float>(a.most);
+  const void* bias = a.bias.raw();
+  const int bias_type = type_index(a.bias.dtype), width = static_cast<int>(a.step.dim(1));
+  exec.launch("lpq_scan_steps", {stride_blocks(exec, count, 256)}, {256}, 0, a.step.data<float>(), bias, bias_type,
+              width, least, most, steps, count);
+  const Scan of{a.x.data<float>(),
+                a.b.data<float>(),
+                a.c.data<float>(),
+                steps,
+                a.rate.raw(),
+                a.skip.raw(),
+                a.y.data<float>(),
+                static_cast<int>(a.heads),
+                static_cast<int>(a.head_dim),
+                static_cast<int>(a.groups),
+                static_cast<int>(a.size),
+                type_index(a.rate.dtype),
+                type_index(a.skip.dtype)};
+  exec.launch((a.by_channel ? "lpq_selective_scan_channels_" : "lpq_selective_scan_") + std::to_string(each),
+              {a.heads * div_up(a.head_dim, 32), past.sequences}, {128}, 0, of, past);
+}
+
+}  // namespace
+LPQ_CUDA_OP(short_conv, "short_conv");
+LPQ_CUDA_OP(gated_delta, "gated_delta");
+LPQ_CUDA_OP(selective_scan, "selective_scan");
+}  // namespace lpq::cuda
