@@ -1,6 +1,6 @@
 import type { NativeRuntime, Tensor } from './binding.js';
 
-/** Several residual streams and routing by roots, part of the operation table (ops.ts); CPU only (native/ops/hyper.h). */
+/** Several residual streams and routing by roots, part of the operation table (ops.ts) (native/ops/hyper.h). */
 export const hyperOps = {
   /** How streams become one (pre), take over what a branch makes (post), and mix; without the two last outputs only pre. */
   hyperWeights: (

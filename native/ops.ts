@@ -188,15 +188,15 @@ export const ops = {
     p: { factor?: number; first?: number; width?: number } = {},
   ) => rt.enqueue('scale_rows', scales ? [x, scales] : [x], [y], p),
 
-  /** CPU only: rows of x as large as those of `like` (native/ops/alternating.h). */
+  /** Rows of x as large as those of `like` (native/ops/alternating.h). */
   matchRms: (rt: NativeRuntime, x: Tensor, like: Tensor, y: Tensor, p: { floor: number }) =>
     rt.enqueue('match_rms', [x, like], [y], p),
 
-  /** CPU only: y[t][c] = x[t][c] * scales[c]. */
+  /** y[t][c] = x[t][c] * scales[c]. */
   scaleColumns: (rt: NativeRuntime, x: Tensor, scales: Tensor, y: Tensor) =>
     rt.enqueue('scale_columns', [x, scales], [y]),
 
-  /** CPU only: what stands above so many standard deviations over the mean of its row, less that. */
+  /** What stands above so many standard deviations over the mean of its row, less that. */
   gaussianTopK: (rt: NativeRuntime, x: Tensor, y: Tensor, p: { deviations: number }) =>
     rt.enqueue('gaussian_top_k', [x], [y], p),
 

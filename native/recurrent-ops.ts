@@ -12,7 +12,7 @@ function enqueue(rt: NativeRuntime, op: string, inputs: readonly Tensor[], y: Te
   rt.enqueue(op, all, kept ? [y, kept.state] : [y], p);
 }
 
-/** Layers with a state of fixed size, part of the operation table (ops.ts); CPU only (native/ops/recurrent.h). */
+/** Layers with a state of fixed size, part of the operation table (ops.ts) (native/ops/recurrent.h). */
 export const recurrentOps = {
   /** A causal convolution of each channel over a few tokens. */
   shortConv: (

@@ -2,7 +2,7 @@ import type { NativeRuntime, Tensor } from './binding.js';
 import type { CacheStep } from './cache-ops.js';
 import type { Past } from './recurrent-ops.js';
 
-/** Attention over keys that are chosen query by query, part of the operation table (ops.ts); CPU only (native/ops/selected.h). */
+/** Attention over keys that are chosen query by query, part of the operation table (ops.ts) (native/ops/selected.h). */
 export const selectedOps = {
   /** For each token the best runs of `block` tokens: y I32 [T, choices*top], one choice with `weights`, else one a head. */
   indexKeys: (

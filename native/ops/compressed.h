@@ -9,7 +9,7 @@ namespace lpq::ops {
 // full runs of all sequences. S = 2: the second D columns of the run's own tokens beside the first D of those of the
 // run before it, 2 rate tokens in one softmax. The past is that of Recurrence: a slot's state [S rate, 2 S D] has x
 // beside gate of the newest tokens, token p in row p mod S rate, and E counts the runs that end in the new tokens. In
-// double. CPU only.
+// double (on CUDA in f32).
 struct Compress : Arguments {
   int64_t rate = at_least(1, "rate");
   const Tensor& x = input("x", {f32}, {-1, -1});
@@ -27,7 +27,7 @@ struct Compress : Arguments {
 };
 
 // state[slot][p] = x[t] f32 [T, C], p the token's place in its sequence, of the past of Recurrence with rows [slots, R,
-// C], R at least the longest total. CPU only.
+// C], R at least the longest total.
 struct AppendRows : Arguments {
   const Tensor& x = input("x", {f32}, {-1, -1});
   Recurrence past = Recurrence::read(*this, {-1, x.dim(1)});
@@ -43,7 +43,7 @@ struct AppendRows : Arguments {
 // `chosen`; -1: none). One k f32 [T, D] for all heads, entries f32 [E, D] as of compress, q and y f32 [T, heads*D],
 // sinks f32, f16 or bf16 [heads], a further logit of each head. rate 0: no entries. With `kept` the tokens are the
 // newest of their sequences: k [slots, R, D] and entries [slots, E, D] have all so far, theirs included, and slots and
-// totals (CacheStep) come last. CPU only.
+// totals (CacheStep) come last. On CUDA D is 512 at most.
 struct CompressedAttention : Arguments {
   int64_t heads = at_least(1, "heads"), window = at_least(1, "window"), rate = at_least(0, "rate");
   bool chosen = flag("chosen"), kept = flag("kept");

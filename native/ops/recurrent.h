@@ -32,7 +32,8 @@ struct Recurrence {
 // x[t-W+1+j][c] + bias[c]), tokens before the first are zero. x f32 [T,C], or with `first` columns from there on of
 // more; weight [C,W] and bias [C] (with `biased`) f32, f16 or bf16; y f32 [T,C], not x; act: none or silu. `times` and
 // `gate`: the first of as many columns of the same matrix that multiply x before and y after (LFM2). A slot's state is
-// [W-1, C], the newest W-1 tokens of what is convolved, the last one last. Summed in double, in order of j. CPU only.
+// [W-1, C], the newest W-1 tokens of what is convolved, the last one last. Summed in order of j, in double (on
+// CUDA in f32 with fused sums).
 struct ShortConv : Arguments {
   bool biased = flag("biased");
   const Tensor& x = input("x", {f32}, {-1, -1});
@@ -61,7 +62,7 @@ struct ShortConv : Arguments {
 // q, k f32 [T, keyHeads*keyDim]: value head h reads those of head h div (heads/keyHeads); v and y f32 [T,
 // heads*valueDim], y none of the inputs; decay f32 [T, heads] or, a channel each, [T, heads*keyDim], bias as wide; beta
 // f32 [T, heads]; rate [heads]; rate and bias f32, f16 or bf16. A slot's state is [heads, keyDim, valueDim]. Rows of S
-// are taken in order, in f32 with fused sums. CPU only.
+// are taken in order (on CUDA in another fixed order; keyDim is 256 at most), in f32 with fused sums.
 struct GatedDelta : Arguments {
   int64_t heads = at_least(1, "heads"), key_heads = at_least(1, "keyHeads");
   int64_t key_dim = at_least(1, "keyDim"), value_dim = at_least(1, "valueDim");
@@ -95,7 +96,8 @@ struct GatedDelta : Arguments {
 // (heads/groups). One step, rate, bias and skip a head (Mamba-2, arXiv:2405.21060, section 2.1): step f32 [T, heads],
 // rate [heads]; or a channel each (Mamba, arXiv:2312.00752, section 3.2): step f32 [T, heads*headDim], rate
 // [heads*headDim, size]. bias as wide as step, skip, too; rate, bias and skip f32, f16 or bf16. A slot's state is
-// [heads, size, headDim]. Rows of S are taken in order, in f32 with fused sums. CPU only.
+// [heads, size, headDim]. Rows of S are taken in order (on CUDA in another fixed
+// order; size is 256 at most), in f32 with fused sums.
 struct SelectiveScan : Arguments {
   int64_t heads = at_least(1, "heads"), head_dim = at_least(1, "headDim");
   int64_t groups = at_least(1, "groups"), size = at_least(1, "size");

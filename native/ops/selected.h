@@ -14,7 +14,7 @@ namespace lpq::ops {
 // earlier ones read. rate (1) r > 1: keys are those of full runs of r tokens of each sequence, those that end in the
 // new tokens, one sequence's after another's, and a token sees those that end with it or before; rows of a past are
 // runs. Products are f32 in 16 partial sums, those of heads added in double. A score that is NaN, where there are more
-// than top runs: LPQ_NATIVE_NUMERICS. CPU only.
+// than top runs: LPQ_NATIVE_NUMERICS. On CUDA all sums are f32, and of equal scores those in front are chosen.
 struct IndexKeys : Arguments {
   int64_t heads = at_least(1, "heads"), top = at_least(1, "top");
   int64_t block = at_least(1, "block", 1), local = at_least(0, "local", 0), rate = at_least(1, "rate", 1);
@@ -38,7 +38,7 @@ struct IndexKeys : Arguments {
 // included; k and v f32, f16 or bf16, q and y f32, y none of them. selected I32 [T, choices * top]: runs of `block` (1)
 // tokens of the sequence, each once; -1: none. choices (1) divides the heads, each choice being that of as many
 // neighbours. Indices beyond the sequence, and tokens that see nothing: LPQ_NATIVE_ARGUMENT. Keys are taken in their
-// order in `selected`. CPU only.
+// order in `selected` (on CUDA 32 at a time; valueDim is 512 at most).
 struct SelectedAttention : Arguments {
   AttentionShape shape = AttentionShape::heads_of(*this);
   int64_t choices = at_least(1, "choices", 1), block = at_least(1, "block", 1);

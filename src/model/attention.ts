@@ -15,7 +15,7 @@ import { project, projectionRefs, projectionTensors } from './projections.js';
 import type { RopeCache } from './rope-cache.js';
 import type { KvForm } from './source.js';
 import { rotate, rotateOne } from './turn.js';
-import { applyNormTo, linearRef, linearTensors, normTensors, weightOf } from './weights.js';
+import { applyNormTo, asInput, linearRef, linearTensors, normTensors, weightOf } from './weights.js';
 
 export function attentionTensors(plan: AttentionPlan): [string, readonly number[]][] {
   return [
@@ -117,8 +117,9 @@ function attend(
     attendWhole(rt, weights.kv, { ...tensors, ...chosen }, chunked(rt, state.batch, plan.chunk), params, sinks);
   }
   if (gated) {
-    ops.gatedActivation(rt, gated.gate, attention, attention, { act: 'sigmoid' });
-    for (const tensor of [gated.q, gated.gate]) tensor.dispose();
+    const gate = asInput(rt, gated.gate);
+    ops.gatedActivation(rt, gate, attention, attention, { act: 'sigmoid' });
+    for (const tensor of [gated.q, gated.gate, gate]) tensor.dispose();
   }
   selected?.indices.dispose();
   // Of weighted means of values, as good as of the values.

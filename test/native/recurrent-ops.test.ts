@@ -1,15 +1,15 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { createRuntime, fromTyped, type Tensor } from '../../native/binding.js';
+import { fromTyped, type Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import type { Past } from '../../native/recurrent-ops.js';
 import { RECURRENT } from '../src/model/reference-recurrent.js';
 import { values } from '../src/model/reference-runtime.js';
+import { isFailure, rt } from './runtime-under-test.js';
 import { expectClose, f32, i32, poisoned, Random, typed, U32 } from './support.js';
 
 /** Recurrences against a token and a number at a time in double precision; in pieces they give what they give at once, bit by bit. */
 
-const rt = createRuntime(2);
 const LENGTHS = [70, 0, 1, 133];
 const startsOf = (lengths: readonly number[]) => {
   let end = 0;
@@ -19,9 +19,8 @@ const STARTS = startsOf(LENGTHS);
 const TOKENS = STARTS.at(-1)!;
 
 const failsWith = (words: RegExp) =>
-  assert.rejects(
-    rt.sync(),
-    (error: { code?: string; message: string }) => error.code === 'LPQ_NATIVE_ARGUMENT' && words.test(error.message),
+  assert.rejects(rt.sync(), (error: { code?: string; message: string }) =>
+    isFailure(error, 'LPQ_NATIVE_ARGUMENT', words),
   );
 
 type Run = (columns: readonly Tensor[], y: Tensor, past: Past) => void;
@@ -115,6 +114,8 @@ for (const [act, biased, gates] of [
 for (const [heads, keyHeads, keyDim, valueDim, byChannel] of [
   [4, 2, 24, 40, false],
   [2, 2, 16, 32, true],
+  [4, 2, 128, 72, false],
+  [2, 1, 136, 33, true],
 ] as const)
   test(`gated_delta: a decay a ${byChannel ? 'channel' : 'head'}, values of ${valueDim}`, async () => {
     const random = new Random(13);
@@ -145,6 +146,7 @@ for (const [heads, headDim, groups, size, byChannel] of [
   [4, 40, 2, 24, false],
   [1, 70, 1, 16, true],
   [2, 8, 2, 5, true],
+  [6, 64, 3, 128, false],
 ] as const)
   test(`selective_scan: a step a ${byChannel ? 'channel' : 'head'}, ${heads} heads of ${headDim}`, async () => {
     const random = new Random(17);

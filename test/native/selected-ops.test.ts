@@ -1,25 +1,22 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { createRuntime, type Tensor } from '../../native/binding.js';
+import type { Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import type { Past } from '../../native/recurrent-ops.js';
 import { values } from '../src/model/reference-runtime.js';
 import { SELECTED } from '../src/model/reference-selected.js';
+import { isFailure, rt } from './runtime-under-test.js';
 import { expectClose, f32, i32, poisoned, Random, typed, U32 } from './support.js';
 
 /** Sparse attention against its definition in double precision; in pieces it gives what it gives at once, bit by bit. */
 
-const rt = createRuntime(2);
 const LENGTHS = [70, 0, 1, 133];
 const STARTS = [0, 70, 70, 71, 204];
 const TOKENS = 204;
 const ROWS = 140;
 
 const failsWith = (words: RegExp, code = 'LPQ_NATIVE_ARGUMENT') =>
-  assert.rejects(
-    rt.sync(),
-    (error: { code?: string; message: string }) => error.code === code && words.test(error.message),
-  );
+  assert.rejects(rt.sync(), (error: { code?: string; message: string }) => isFailure(error, code, words));
 
 /** Whole numbers: their products and sums are exact in f32, in whatever order. */
 const whole = (random: Random, columns: number, most: number, by = 1) =>

@@ -8,8 +8,8 @@ void match_rms(Call& call, CudaExec& exec) {
   const ops::MatchRms a(call);
   const int width = static_cast<int>(a.x.dim(1));
   const float floor = static_cast<float>(a.floor);
-  exec.launch("lpq_match_rms", {a.x.dim(0)}, {256}, 0, a.x.data<float>(), a.like.data<float>(), a.y.data<float>(), width,
-              floor);
+  exec.launch("lpq_match_rms", {a.x.dim(0)}, {256}, 0, a.x.data<float>(), a.like.data<float>(), a.y.data<float>(),
+              width, floor);
 }
 
 void scale_columns(Call& call, CudaExec& exec) {

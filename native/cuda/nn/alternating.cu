@@ -23,18 +23,18 @@ extern "C" __global__ void lpq_scale_columns(const float* x, const void* scales,
     y[i] = x[i] * load_any(scales, scales_type, i % width);
 }
 
-#define LPQ_GAUSSIAN_TOP_K(type, name)                                                                             \
-  extern "C" __global__ void lpq_gaussian_top_k_##name(const type* x, type* y, int width, float deviations) {      \
-    const index_t first = static_cast<index_t>(blockIdx.x) * width;                                                \
-    float sum = 0, square = 0;                                                                                     \
-    for (int c = threadIdx.x; c < width; c += blockDim.x) sum += widen(x[first + c]);                              \
-    const float mean = block_sum(sum) / static_cast<float>(width);                                                 \
-    for (int c = threadIdx.x; c < width; c += blockDim.x) {                                                        \
-      const float d = widen(x[first + c]) - mean;                                                                  \
-      square = __fmaf_rn(d, d, square);                                                                            \
-    }                                                                                                              \
-    const float cutoff = __fmaf_rn(deviations, sqrtf(block_sum(square) / static_cast<float>(width)), mean);        \
-    for (int c = threadIdx.x; c < width; c += blockDim.x)                                                          \
-      y[first + c] = narrow<type>(fmaxf(widen(x[first + c]) - cutoff, 0.0f));                                      \
+#define LPQ_GAUSSIAN_TOP_K(type, name)                                                                        \
+  extern "C" __global__ void lpq_gaussian_top_k_##name(const type* x, type* y, int width, float deviations) { \
+    const index_t first = static_cast<index_t>(blockIdx.x) * width;                                           \
+    float sum = 0, square = 0;                                                                                \
+    for (int c = threadIdx.x; c < width; c += blockDim.x) sum += widen(x[first + c]);                         \
+    const float mean = block_sum(sum) / static_cast<float>(width);                                            \
+    for (int c = threadIdx.x; c < width; c += blockDim.x) {                                                   \
+      const float d = widen(x[first + c]) - mean;                                                             \
+      square = __fmaf_rn(d, d, square);                                                                       \
+    }                                                                                                         \
+    const float cutoff = __fmaf_rn(deviations, sqrtf(block_sum(square) / static_cast<float>(width)), mean);   \
+    for (int c = threadIdx.x; c < width; c += blockDim.x)                                                     \
+      y[first + c] = narrow<type>(fmaxf(widen(x[first + c]) - cutoff, 0.0f));                                 \
   }
 LPQ_EACH_TYPE(LPQ_GAUSSIAN_TOP_K)

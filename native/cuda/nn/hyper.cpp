@@ -35,8 +35,8 @@ void hyper_expand(Call& call, CudaExec& exec) {
 void limited_gate(Call& call, CudaExec& exec) {
   const ops::LimitedGate a(call);
   const long long count = a.gate.elements();
-  exec.launch("lpq_limited_gate" + suffix(a.gate), {stride_blocks(exec, count, 256)}, {256}, 0, a.gate.raw(), a.up.raw(),
-              a.y.raw(), a.limit, count);
+  exec.launch("lpq_limited_gate" + suffix(a.gate), {stride_blocks(exec, count, 256)}, {256}, 0, a.gate.raw(),
+              a.up.raw(), a.y.raw(), a.limit, count);
 }
 
 void route_root(Call& call, CudaExec& exec) {

@@ -73,15 +73,15 @@ extern "C" __global__ void lpq_hyper_expand(const float* x, const float* made, c
   }
 }
 
-#define LPQ_LIMITED_GATE(type, name)                                                                                   \
-  extern "C" __global__ void lpq_limited_gate_##name(const type* gate, const type* up, type* y, float limit,           \
-                                                     index_t count) {                                                  \
-    const index_t step = static_cast<index_t>(gridDim.x) * blockDim.x;                                                 \
-    for (index_t i = static_cast<index_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {              \
-      const float a = widen(gate[i]), b = widen(up[i]);                                                                \
+#define LPQ_LIMITED_GATE(type, name)                                                                                  \
+  extern "C" __global__ void lpq_limited_gate_##name(const type* gate, const type* up, type* y, float limit,          \
+                                                     index_t count) {                                                 \
+    const index_t step = static_cast<index_t>(gridDim.x) * blockDim.x;                                                \
+    for (index_t i = static_cast<index_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {             \
+      const float a = widen(gate[i]), b = widen(up[i]);                                                               \
       const float g = a > limit ? limit : a, u = b > limit ? limit : b < -limit ? -limit : b; /* NaN comes through */ \
-      y[i] = narrow<type>(g / (1.0f + expf(-g)) * u);                                                                  \
-    }                                                                                                                  \
+      y[i] = narrow<type>(g / (1.0f + expf(-g)) * u);                                                                 \
+    }                                                                                                                 \
   }
 LPQ_EACH_TYPE(LPQ_LIMITED_GATE)
 
@@ -118,7 +118,8 @@ extern "C" __global__ void lpq_route_root(const float* logits, const void* bias,
     float best = -INFINITY;
     int at = experts;
     if (table) {
-      const index_t named = wide ? static_cast<const long long*>(table)[id * k + j] : static_cast<const int*>(table)[id * k + j];
+      const index_t named =
+          wide ? static_cast<const long long*>(table)[id * k + j] : static_cast<const int*>(table)[id * k + j];
       at = named >= 0 && named < experts ? static_cast<int>(named) : 0;
       if (at != named && lane == 0) *no_expert = 1;
     } else {

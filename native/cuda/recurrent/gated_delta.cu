@@ -14,10 +14,11 @@ __device__ __forceinline__ float softplus(float x) { return x > 20.0f ? x : log1
 
 // What a token's states are multiplied with: q and k of length 1 (q also divided by sqrt(keyDim)), their product, the
 // decays and the strength. A block a token; a warp takes every so many heads.
-extern "C" __global__ void __launch_bounds__(256) lpq_delta_factors(
-    const float* q, const float* k, const float* decay, const float* beta, const void* rate, int rate_type,
-    const void* bias, int bias_type, float strength, int heads, int key_heads, int key_dim, int gates, float* unit_q,
-    float* unit_k, float* product, float* factor, float* weight) {
+extern "C" __global__ void __launch_bounds__(256)
+    lpq_delta_factors(const float* q, const float* k, const float* decay, const float* beta, const void* rate,
+                      int rate_type, const void* bias, int bias_type, float strength, int heads, int key_heads,
+                      int key_dim, int gates, float* unit_q, float* unit_k, float* product, float* factor,
+                      float* weight) {
   const index_t t = blockIdx.x;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   const float scale = 1.0f / sqrtf(static_cast<float>(key_dim));
@@ -67,9 +68,8 @@ __device__ void delta(const Delta& a, const Past& past) {
   if (run.count == 0) return;
   const Column at;
   float* const kept =
-      run.slot < 0
-          ? nullptr
-          : past.state + (static_cast<index_t>(run.slot) * a.heads + head) * a.key_dim * a.value_dim + first;
+      run.slot < 0 ? nullptr
+                   : past.state + (static_cast<index_t>(run.slot) * a.heads + head) * a.key_dim * a.value_dim + first;
   StatePart<R> state;
   state.load(run.earlier > 0 ? kept : nullptr, a.key_dim, a.value_dim, there, at);
 
@@ -130,7 +130,7 @@ __device__ void delta(const Delta& a, const Past& past) {
 
 }  // namespace
 
-#define LPQ_GATED_DELTA(r)                                                                                      \
+#define LPQ_GATED_DELTA(r)                                                                                        \
   extern "C" __global__ void __launch_bounds__(kColumnThreads) lpq_gated_delta_##r(Delta a, Past past) {          \
     delta<r, false>(a, past);                                                                                     \
   }                                                                                                               \

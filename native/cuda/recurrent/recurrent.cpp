@@ -16,8 +16,8 @@ void short_conv(Call& call, CudaExec& exec) {
   const long long pitch = a.columns.pitch;
   const void *weight = a.weight.raw(), *bias = raw_of(a.bias);
   const int weight_type = type_index(a.weight.dtype), bias_type = type_of(a.bias), silu = a.silu;
-  exec.launch("lpq_short_conv", {div_up(channels, 128), div_up(a.x.dim(0), 16)}, {128}, 0, x, times, gate, pitch, weight,
-              weight_type, bias, bias_type, a.y.data<float>(), past, channels, taps, silu);
+  exec.launch("lpq_short_conv", {div_up(channels, 128), div_up(a.x.dim(0), 16)}, {128}, 0, x, times, gate, pitch,
+              weight, weight_type, bias, bias_type, a.y.data<float>(), past, channels, taps, silu);
   if (past.state)
     exec.launch("lpq_short_conv_state", {div_up(channels, 128), past.sequences}, {128}, 0, x, times, pitch, past,
                 channels, taps);
@@ -56,8 +56,8 @@ void gated_delta(Call& call, CudaExec& exec) {
   exec.launch("lpq_delta_factors", {tokens}, {256}, 0, a.q.data<float>(), a.k.data<float>(), a.decay.data<float>(),
               a.beta.data<float>(), rate, rate_type, bias, bias_type, strength, heads, key_heads, key_dim, all_gates,
               unit_q, unit_k, product, factor, weight);
-  const Delta of{unit_q,    unit_k, product,   factor,  weight,   a.v.data<float>(), a.y.data<float>(),
-                 heads, key_heads, key_dim, value_dim};
+  const Delta of{unit_q, unit_k,    product, factor,   weight, a.v.data<float>(), a.y.data<float>(),
+                 heads,  key_heads, key_dim, value_dim};
   exec.launch((a.by_channel() ? "lpq_gated_delta_channels_" : "lpq_gated_delta_") + std::to_string(each),
               {a.heads * div_up(a.value_dim, 32), past.sequences}, {128}, 0, of, past);
 }

@@ -39,9 +39,9 @@ __device__ void scan(const Scan& a, const Past& past) {
   const Run run = run_of(past, blockIdx.y);
   if (run.count == 0) return;
   const Column at;
-  float* const kept = run.slot < 0
-                          ? nullptr
-                          : past.state + (static_cast<index_t>(run.slot) * a.heads + head) * a.size * a.head_dim + first;
+  float* const kept =
+      run.slot < 0 ? nullptr
+                   : past.state + (static_cast<index_t>(run.slot) * a.heads + head) * a.size * a.head_dim + first;
   StatePart<R> state;
   state.load(run.earlier > 0 ? kept : nullptr, a.size, a.head_dim, there, at);
   float rate[CHANNELS ? R : 1][2] = {}, skip[2] = {};
@@ -54,7 +54,8 @@ __device__ void scan(const Scan& a, const Past& past) {
     else
 #pragma unroll
       for (int j = 0; j < R; ++j)
-        if (8 * j + at.row < a.size) rate[j][c] = -expf(load_any(a.rate, a.rate_type, channel * a.size + 8 * j + at.row));
+        if (8 * j + at.row < a.size)
+          rate[j][c] = -expf(load_any(a.rate, a.rate_type, channel * a.size + 8 * j + at.row));
   }
 
   const auto fetch = [&](int buffer, int begin) {
@@ -111,7 +112,7 @@ __device__ void scan(const Scan& a, const Past& past) {
 
 }  // namespace
 
-#define LPQ_SELECTIVE_SCAN(r)                                                                                      \
+#define LPQ_SELECTIVE_SCAN(r)                                                                                       \
   extern "C" __global__ void __launch_bounds__(kColumnThreads) lpq_selective_scan_##r(Scan a, Past past) {          \
     scan<r, false>(a, past);                                                                                        \
   }                                                                                                                 \
