@@ -1,5 +1,5 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
-import { type AttentionParams, ops } from '../../native/ops.js';
+import type { AttentionParams } from '../../native/ops.js';
 import type { Past } from '../../native/recurrent-ops.js';
 import type { AttentionTensors } from '../model/program.js';
 import type { Cache, CacheShape, KeyValueCache } from './cache.js';
@@ -57,8 +57,8 @@ export class SequenceCache implements Cache {
     const key = `${block} ${name}`;
     let state = this.states.get(key);
     if (!state) {
+      // Sequences begin at zero whatever their slots hold.
       state = this.rt.allocate('f32', [this.shape.slots, ...shape]);
-      ops.zero(this.rt, state);
       this.states.set(key, state);
     }
     return { starts, kept: { slots, totals, state } };

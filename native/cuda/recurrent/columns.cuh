@@ -33,8 +33,14 @@ struct Column {
   }
 };
 
-// `count` floats to shared memory, zeros beyond `there`.
-__device__ __forceinline__ void fetch_floats(float* to, const float* from, int count, int there) {
+// `count` floats (a multiple of four) to shared memory, zeros beyond `there`; wide: `from` is aligned, and `there` in
+// fours.
+__device__ __forceinline__ void fetch_floats(float* to, const float* from, int count, int there, bool wide) {
+  if (wide) {
+    for (int i = 4 * static_cast<int>(threadIdx.x); i < count; i += 4 * kColumnThreads)
+      cp_async_16(shared_address(to + i), i < there ? from + i : from, i < there ? 16 : 0);
+    return;
+  }
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kColumnThreads)
     cp_async_4(shared_address(to + i), i < there ? from + i : from, i < there ? 4 : 0);
 }

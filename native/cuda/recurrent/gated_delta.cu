@@ -51,15 +51,15 @@ namespace {
 struct Delta {
   const float *q, *k, *product, *factor, *weight, *v;
   float* y;
-  int heads, key_heads, key_dim, value_dim;
+  int heads, key_heads, key_dim, value_dim, wide;
 };
 
 // R: rows of a thread. CHANNELS: a decay a row. grid: (heads * blocks of kColumns columns, sequences).
 template <int R, bool CHANNELS>
 __device__ void delta(const Delta& a, const Past& past) {
   constexpr int kRows = 8 * R, kTokens = kTokensAtOnce<R>;
-  __shared__ float keys[2][kTokens][kRows], queries[2][kTokens][kRows], values[2][kTokens][kColumns];
-  __shared__ float decays[2][kTokens][CHANNELS ? kRows : 1], scalars[2][kTokens][2];
+  __shared__ __align__(16) float keys[2][kTokens][kRows], queries[2][kTokens][kRows], values[2][kTokens][kColumns];
+  __shared__ __align__(16) float decays[2][kTokens][CHANNELS ? kRows : 1], scalars[2][kTokens][2];
   const int parts = (a.value_dim + kColumns - 1) / kColumns, head = blockIdx.x / parts,
             first = blockIdx.x % parts * kColumns, there = min(kColumns, a.value_dim - first);
   const int key_head = head / (a.heads / a.key_heads);
@@ -73,13 +73,15 @@ __device__ void delta(const Delta& a, const Past& past) {
   StatePart<R> state;
   state.load(run.earlier > 0 ? kept : nullptr, a.key_dim, a.value_dim, there, at);
 
+  const bool wide = a.wide;
   const auto fetch = [&](int buffer, int begin) {
     for (int i = 0; i < kTokens && begin + i < run.count; ++i) {
       const index_t t = run.first + begin + i, key = (t * a.key_heads + key_head) * a.key_dim;
-      fetch_floats(keys[buffer][i], a.k + key, kRows, a.key_dim);
-      fetch_floats(queries[buffer][i], a.q + key, kRows, a.key_dim);
-      fetch_floats(values[buffer][i], a.v + (t * a.heads + head) * a.value_dim + first, kColumns, there);
-      if (CHANNELS) fetch_floats(decays[buffer][i], a.factor + (t * a.heads + head) * a.key_dim, kRows, a.key_dim);
+      fetch_floats(keys[buffer][i], a.k + key, kRows, a.key_dim, wide);
+      fetch_floats(queries[buffer][i], a.q + key, kRows, a.key_dim, wide);
+      fetch_floats(values[buffer][i], a.v + (t * a.heads + head) * a.value_dim + first, kColumns, there, wide);
+      if (CHANNELS)
+        fetch_floats(decays[buffer][i], a.factor + (t * a.heads + head) * a.key_dim, kRows, a.key_dim, wide);
       else if (threadIdx.x == 2) cp_async_4(shared_address(decays[buffer][i]), a.factor + t * a.heads + head, 4);
       if (threadIdx.x == 0) cp_async_4(shared_address(scalars[buffer][i]), a.weight + t * a.heads + head, 4);
       if (threadIdx.x == 1)
@@ -96,6 +98,7 @@ __device__ void delta(const Delta& a, const Past& past) {
       cp_async_wait<0>();
     }
     __syncthreads();
+#pragma unroll 2
     for (int i = 0; i < kTokens && begin + i < run.count; ++i) {
       const float *k = keys[buffer][i] + at.row, *q = queries[buffer][i] + at.row, *g = decays[buffer][i];
       float of_k[2] = {}, of_q[2] = {};

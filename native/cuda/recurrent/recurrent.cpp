@@ -16,8 +16,11 @@ void short_conv(Call& call, CudaExec& exec) {
   const long long pitch = a.columns.pitch;
   const void *weight = a.weight.raw(), *bias = raw_of(a.bias);
   const int weight_type = type_index(a.weight.dtype), bias_type = type_of(a.bias), silu = a.silu;
-  exec.launch("lpq_short_conv", {div_up(channels, 128), div_up(a.x.dim(0), 16)}, {128}, 0, x, times, gate, pitch,
-              weight, weight_type, bias, bias_type, a.y.data<float>(), past, channels, taps, silu);
+  // Few tokens: each a thread of its own, so that they reach more multiprocessors.
+  const int each = a.x.dim(0) <= 1024 ? 1 : 32;
+  const std::string kernel = "lpq_short_conv_" + std::to_string(taps <= 4 && taps >= 2 ? taps : 0);
+  exec.launch(kernel, {div_up(channels, 128), div_up(a.x.dim(0), each)}, {128}, 0, x, times, gate, pitch, weight,
+              weight_type, bias, bias_type, a.y.data<float>(), past, channels, taps, silu, each);
   if (past.state)
     exec.launch("lpq_short_conv_state", {div_up(channels, 128), past.sequences}, {128}, 0, x, times, pitch, past,
                 channels, taps);
@@ -31,11 +34,20 @@ int rows_of_thread(int64_t rows, int least) {
   return each;
 }
 
+// Rows in fours that lie at multiples of sixteen bytes.
+bool wide(std::initializer_list<const void*> tensors, std::initializer_list<int64_t> widths) {
+  for (const void* each : tensors)
+    if (reinterpret_cast<uintptr_t>(each) % 16 != 0) return false;
+  for (const int64_t each : widths)
+    if (each % 4 != 0) return false;
+  return true;
+}
+
 // As in gated_delta.cu.
 struct Delta {
   const float *q, *k, *product, *factor, *weight, *v;
   float* y;
-  int heads, key_heads, key_dim, value_dim;
+  int heads, key_heads, key_dim, value_dim, wide;
 };
 
 void gated_delta(Call& call, CudaExec& exec) {
@@ -45,8 +57,8 @@ void gated_delta(Call& call, CudaExec& exec) {
   const Past past = past_of(exec, a.past, tokens);
   const int each = rows_of_thread(a.key_dim, 4);
   const Scratch room = exec.scratch(static_cast<size_t>(tokens * (2 * keys + a.key_heads + gates + a.heads)) * 4);
-  float *unit_q = room.as<float>(), *unit_k = unit_q + tokens * keys, *product = unit_k + tokens * keys,
-        *factor = product + tokens * a.key_heads, *weight = factor + tokens * gates;
+  float *unit_q = room.as<float>(), *unit_k = unit_q + tokens * keys, *factor = unit_k + tokens * keys,
+        *product = factor + tokens * gates, *weight = product + tokens * a.key_heads;
   const int heads = static_cast<int>(a.heads), key_heads = static_cast<int>(a.key_heads),
             key_dim = static_cast<int>(a.key_dim), value_dim = static_cast<int>(a.value_dim),
             all_gates = static_cast<int>(gates);
@@ -56,8 +68,18 @@ void gated_delta(Call& call, CudaExec& exec) {
   exec.launch("lpq_delta_factors", {tokens}, {256}, 0, a.q.data<float>(), a.k.data<float>(), a.decay.data<float>(),
               a.beta.data<float>(), rate, rate_type, bias, bias_type, strength, heads, key_heads, key_dim, all_gates,
               unit_q, unit_k, product, factor, weight);
-  const Delta of{unit_q, unit_k,    product, factor,   weight, a.v.data<float>(), a.y.data<float>(),
-                 heads,  key_heads, key_dim, value_dim};
+  const Delta of{unit_q,
+                 unit_k,
+                 product,
+                 factor,
+                 weight,
+                 a.v.data<float>(),
+                 a.y.data<float>(),
+                 heads,
+                 key_heads,
+                 key_dim,
+                 value_dim,
+                 wide({a.v.raw()}, {a.key_dim, a.value_dim})};
   exec.launch((a.by_channel() ? "lpq_gated_delta_channels_" : "lpq_gated_delta_") + std::to_string(each),
               {a.heads * div_up(a.value_dim, 32), past.sequences}, {128}, 0, of, past);
 }
@@ -67,7 +89,7 @@ struct Scan {
   const float *x, *b, *c, *step;
   const void *rate, *skip;
   float* y;
-  int heads, head_dim, groups, size, rate_type, skip_type;
+  int heads, head_dim, groups, size, rate_type, skip_type, wide;
 };
 
 void selective_scan(Call& call, CudaExec& exec) {
@@ -96,7 +118,8 @@ void selective_scan(Call& call, CudaExec& exec) {
                 static_cast<int>(a.groups),
                 static_cast<int>(a.size),
                 type_index(a.rate.dtype),
-                type_index(a.skip.dtype)};
+                type_index(a.skip.dtype),
+                wide({a.x.raw(), a.b.raw(), a.c.raw()}, {a.head_dim, a.size})};
   exec.launch((a.by_channel ? "lpq_selective_scan_channels_" : "lpq_selective_scan_") + std::to_string(each),
               {a.heads * div_up(a.head_dim, 32), past.sequences}, {128}, 0, of, past);
 }
