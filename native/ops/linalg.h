@@ -1,4 +1,4 @@
-// linear, band_weight, second moments (gram_accumulate, cross_accumulate, gram_finish, cross_drift, diagonal) and
+// linear, band_weight, gemm, second moments (gram_accumulate, cross_accumulate, gram_finish, cross_drift, diagonal) and
 // cholesky.
 #pragma once
 #include "ops/arguments.h"
@@ -17,7 +17,7 @@ struct BandWeight : Arguments {
 // y = x Wᵀ + bias (accumulate: added to y); x f32 (on CUDA f16 or bf16 too) [T,K], W f32, f16 or bf16 [N,K] or, on the
 // CPU, what band_weight makes of it, bias likewise [N] (optional), y f32 (on CUDA also x's dtype) [T,N], not x. fp32:
 // on the CPU a chain of fma for every 512 k from 0, then added in order to (y +) bias; bf16: of x and W rounded to bf16
-// (on CUDA nothing changes).
+// (on CUDA where x is f32).
 struct Linear : Arguments {
   const Tensor& x = input("x", kFloats, {-1, -1});
   const Tensor& weight = input("weight", kFloats);
@@ -41,6 +41,24 @@ struct Linear : Arguments {
  private:
   // Of no matrix: none; the shape is refused behind the other arguments.
   static int64_t dim_of(const Tensor& weight) { return weight.rank() == 2 ? weight.dim(0) : -1; }
+};
+
+// gemm: c = alpha (1) op(a) op(b) + beta (0) c, a and b f32 or f64, c [M,N] of their dtype and neither; transA,
+// transB: they are stored turned over. bf16: of f32 ones rounded to bf16, with an alpha of 1.
+struct MatrixProduct : Arguments {
+  const Tensor& a = input("a", {f32, f64}, {-1, -1});
+  const Tensor& b = input("b", {a.dtype}, {-1, -1});
+  const Tensor& c = output("c", {a.dtype}, {-1, -1});
+  bool transpose_a = flag("transA"), transpose_b = flag("transB"), bf16 = flag("bf16");
+  double alpha = number("alpha", 1), beta = number("beta", 0);
+  int64_t m = a.dim(transpose_a ? 1 : 0), k = a.dim(transpose_a ? 0 : 1), n = c.dim(1);
+
+  explicit MatrixProduct(const Call& call) : Arguments(call, "gemm") {
+    require(!bf16 || (a.dtype == f32 && alpha == 1), "products in bf16 take f32, with an alpha of 1");
+    require_shape(c, "c", {m, n});
+    require_shape(b, "b", transpose_b ? Dims{n, k} : Dims{k, n});
+    done();
+  }
 };
 
 // H += weight (1) * xᵀx for x f32 [T,K] into the symmetric H f64 [K,K]; or C += weight * aᵀb for a, b f32 [T,K]. On

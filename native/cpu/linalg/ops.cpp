@@ -133,23 +133,15 @@ void cholesky(Call& call, Exec& exec) {
 // C = alpha op(A) op(B) + beta C in f32 or f64; params alpha, beta, transA, transB; of f32 bf16: products in bf16, of
 // alpha 1.
 void gemm(Call& call, Exec& exec) {
-  Arguments args(call, "gemm");
-  const Tensor &a = args.input("a", {DType::f32, DType::f64}, {-1, -1}), &b = args.input("b"),
-               &c = args.output("c", {a.dtype}, {-1, -1});
-  const Trans ta = args.flag("transA") ? Trans::yes : Trans::no, tb = args.flag("transB") ? Trans::yes : Trans::no;
-  const double alpha = args.number("alpha", 1), beta = args.number("beta", 0);
-  const bool bf16 = args.flag("bf16");
-  args.done();
-  require(!bf16 || (a.dtype == DType::f32 && alpha == 1), "products in bf16 take f32, with an alpha of 1");
-  const int64_t m = a.dim(ta == Trans::yes), k = a.dim(ta == Trans::no), n = c.dim(1);
-  require_shape(c, "c", {m, n});
-  require_tensor(b, "b", a.dtype, tb == Trans::yes ? std::vector<int64_t>{n, k} : std::vector<int64_t>{k, n});
+  const ops::MatrixProduct of(call);
+  const Tensor &a = of.a, &b = of.b, &c = of.c;
+  const Trans ta = of.transpose_a ? Trans::yes : Trans::no, tb = of.transpose_b ? Trans::yes : Trans::no;
   if (a.dtype == DType::f32)
-    gemm_f32(exec.pool, ta, tb, m, n, k, static_cast<float>(alpha), a.data<float>(), a.dim(1), b.data<float>(),
-             b.dim(1), static_cast<float>(beta), c.data<float>(), n, products_of(bf16));
+    gemm_f32(exec.pool, ta, tb, of.m, of.n, of.k, static_cast<float>(of.alpha), a.data<float>(), a.dim(1),
+             b.data<float>(), b.dim(1), static_cast<float>(of.beta), c.data<float>(), of.n, products_of(of.bf16));
   else
-    gemm_f64(exec.pool, ta, tb, m, n, k, alpha, a.data<double>(), a.dim(1), b.data<double>(), b.dim(1), beta,
-             c.data<double>(), n);
+    gemm_f64(exec.pool, ta, tb, of.m, of.n, of.k, of.alpha, a.data<double>(), a.dim(1), b.data<double>(), b.dim(1),
+             of.beta, c.data<double>(), of.n);
 }
 
 // C = alpha op(A) op(A)^T + beta C, f32 or f64, of which the lower triangle is read; params alpha, beta, transA.

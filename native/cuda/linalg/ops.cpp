@@ -4,7 +4,7 @@
 // what damping (1 % of the mean diagonal) adds.
 #include <cmath>
 
-#include "cuda/launch.h"
+#include "cuda/linalg/rounded.h"
 #include "ops/linalg.h"
 
 namespace lpq::cuda {
@@ -12,7 +12,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// x Wᵀ needs one dtype: weights are converted to that of x when they differ.
+// x Wᵀ needs one dtype: weights are converted to that of x when they differ, and both to bf16 where x is f32 and the
+// call says so.
 void linear(Call& call, CudaExec& exec) {
   const ops::Linear a(call);
   require(!a.banded, "weight has the shape " + shape_text(a.weight.shape) + ", which only the CPU reads");
@@ -22,19 +23,15 @@ void linear(Call& call, CudaExec& exec) {
   product.m = m;
   product.n = n;
   product.k = k;
-  product.a = x.raw();
-  product.b = weight.raw();
+  const Operand left(exec, x, a.bf16 && x.dtype == DType::f32 ? DType::bf16 : x.dtype);
+  product.ab = a.bf16 && x.dtype == DType::f32 ? DType::bf16 : x.dtype;
+  const Operand right(exec, weight, product.ab);
+  product.a = left.data();
+  product.b = right.data();
   product.c = y.raw();
-  product.ab = x.dtype;
   product.out = y.dtype;
   product.transpose_b = true;
   product.beta = a.accumulate ? 1 : 0;
-  std::optional<Scratch> converted;
-  if (weight.dtype != x.dtype) {
-    converted.emplace(exec.scratch(static_cast<size_t>(n * k) * dtype_bytes(x.dtype)));
-    cast_elements(exec, weight.raw(), weight.dtype, converted->as<void>(), x.dtype, n * k);
-    product.b = converted->as<void>();
-  }
   exec.gemm(product);
   if (a.bias) {
     const long long rows = m, columns = n;
@@ -51,17 +48,24 @@ void require_finite(CudaExec& exec, const char* name, const Tensor& x) {
               x.raw(), count, vec, fault);
 }
 
+// Two matrices of T rows and as many columns, of one dtype, as products read them.
+struct Pair {
+  const std::byte *a, *b;
+  DType dtype;
+  int64_t rows, columns;
+};
+
 // Adds weight * a[:, rows]ᵀ b[:, 0..columns) to rows of `sum`.
-void add_product(CudaExec& exec, const Tensor& a, const Tensor& b, const Tensor& sum, int64_t first, int64_t rows,
-                 int64_t columns, double weight) {
-  const int64_t n = a.dim(1);
+void add_product(CudaExec& exec, const Pair& of, const Tensor& sum, int64_t first, int64_t rows, int64_t columns,
+                 double weight) {
+  const int64_t n = of.columns;
   Gemm product;
   product.m = rows;
   product.n = columns;
-  product.k = a.dim(0);
-  product.a = a.raw() + static_cast<size_t>(first) * dtype_bytes(a.dtype);
-  product.b = b.raw();
-  product.ab = a.dtype;
+  product.k = of.rows;
+  product.a = of.a + static_cast<size_t>(first) * dtype_bytes(of.dtype);
+  product.b = of.b;
+  product.ab = of.dtype;
   product.out = DType::f32;
   product.transpose_a = true;
   product.lda = product.ldb = n;
@@ -90,16 +94,21 @@ void check_diagonal(CudaExec& exec, const Tensor& sum, int64_t n) {
   exec.launch("lpq_finite_diagonal" + suffix(sum), {div_up(n, kThreads)}, {kThreads}, 0, sum.raw(), size, fault);
 }
 
+DType read_as(const ops::Moments& op) { return op.bf16 && op.a.dtype == DType::f32 ? DType::bf16 : op.a.dtype; }
+
 // The lower triangle in panels of rows, each up to its last column: (1 + 1/panels)/2 of the work of a full product.
 void gram_accumulate(Call& call, CudaExec& exec) {
   const ops::Moments op(call, true);
   const int64_t rows = op.a.dim(0), n = op.a.dim(1);
   if (rows == 0 || n == 0) return;
   require_finite(exec, "x", op.a);
+  const Operand x(exec, op.a, read_as(op));
+  const std::byte* data = static_cast<const std::byte*>(x.data());
+  const Pair of{data, data, read_as(op), rows, n};
   const int64_t panel = n >= 8192 ? 2048 : 1024;
   for (int64_t first = 0; first < n; first += panel) {
     const int64_t height = std::min(panel, n - first);
-    add_product(exec, op.a, op.b, op.sum, first, height, first + height, op.weight);
+    add_product(exec, of, op.sum, first, height, first + height, op.weight);
   }
   check_diagonal(exec, op.sum, n);
 }
@@ -110,9 +119,11 @@ void cross_accumulate(Call& call, CudaExec& exec) {
   if (rows == 0 || n == 0) return;
   require_finite(exec, "a", op.a);
   require_finite(exec, "b", op.b);
+  const Operand a(exec, op.a, read_as(op)), b(exec, op.b, read_as(op));
+  const Pair of{static_cast<const std::byte*>(a.data()), static_cast<const std::byte*>(b.data()), read_as(op), rows, n};
   const int64_t panel = op.sum.dtype == DType::f32 ? n : 1024;  // bounds the scratch of f64 sums
   for (int64_t first = 0; first < n; first += panel)
-    add_product(exec, op.a, op.b, op.sum, first, std::min(panel, n - first), n, op.weight);
+    add_product(exec, of, op.sum, first, std::min(panel, n - first), n, op.weight);
 }
 
 void gram_finish(Call& call, CudaExec& exec) {

@@ -1,4 +1,5 @@
 // Element by element: sums, activations, conversions, biases. VEC: four elements at a time where everything is aligned.
+#include "cuda/nn/activate.cuh"
 #include "cuda/nn/token_codes.cuh"
 #include "cuda/ptx/griddepcontrol.cuh"
 #include "cuda/types.cuh"
@@ -11,27 +12,6 @@ template <class F>
 __device__ __forceinline__ void each(index_t count, F body) {
   const index_t step = static_cast<index_t>(gridDim.x) * blockDim.x;
   for (index_t i = static_cast<index_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) body(i);
-}
-
-enum Act {
-  kSilu = 0,
-  kGelu = 1,
-  kGeluTanh = 2,
-  kRelu = 3,
-  kRelu2 = 4,
-  kQuickGelu = 5,
-  kSigmoid = 6
-};  // as kActs in elementwise.cpp
-
-__device__ __forceinline__ float activate(float x, int act) {
-  if (act == kSilu) return x / (1.0f + expf(-x));
-  if (act == kGelu) return 0.5f * x * erfcf(-x * 0.70710678f);
-  if (act == kRelu) return fmaxf(x, 0.0f);
-  if (act == kRelu2) return fmaxf(x, 0.0f) * fmaxf(x, 0.0f);
-  if (act == kQuickGelu) return x / (1.0f + expf(-1.702f * x));
-  if (act == kSigmoid) return 1.0f / (1.0f + expf(-x));
-  // 0.5 (1 + tanh u) = 1 / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3)
-  return x / (1.0f + expf(-1.5957691216057308f * __fmaf_rn(0.044715f * x * x, x, x)));
 }
 
 template <class T>
