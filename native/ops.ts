@@ -120,7 +120,10 @@ export const ops = {
     y: Tensor,
     p: AttentionParams & FirstColumns,
     sinks?: Tensor,
-  ) => rt.enqueue('attention', sinks ? [q, k, v, starts, sinks] : [q, k, v, starts], [y], p),
+  ) => {
+    const all = rt.device === 'cpu' ? p : multiplied(rt, p);
+    rt.enqueue('attention', sinks ? [q, k, v, starts, sinks] : [q, k, v, starts], [y], all);
+  },
 
   /** Part of every head copied (native/ops/reshape.h). */
   copyHeads: (

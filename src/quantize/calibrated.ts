@@ -15,18 +15,25 @@ const CPU_BATCH_TOKENS = 4096;
  */
 export const ORIGINAL_SHARE = 0.5;
 
+export interface StreamOptions {
+  /** The share of the sequences that also goes through the original model, of which the method wants to know. */
+  readonly paired?: number;
+  /** The least share of them that every expert sees. */
+  readonly coverage?: number | undefined;
+  /** Tokens of a batch on a device. */
+  readonly batchTokens?: number | undefined;
+}
+
 /**
- * The calibration sequences as they enter block 0, shared out over the devices in runs of equal length; `paired`: the share of
- * them that also goes through the original model, of which the method wants to know. `coverage`: the least share of them that
- * every expert sees. `outer`: one map a device.
+ * The calibration sequences as they enter block 0, shared out over the devices in runs of equal length. `outer`: one
+ * map a device.
  */
 export async function calibratedStreams(
   rts: readonly NativeRuntime[],
   graph: ModelGraph,
   outer: readonly BlockWeights[],
   sequences: readonly Int32Array[],
-  paired: number,
-  coverage = 0,
+  { paired = 0, coverage = 0, batchTokens = DEVICE_BATCH_TOKENS }: StreamOptions = {},
 ): Promise<Streams[]> {
   const devices = Math.min(rts.length, sequences.length);
   const parts = Array.from({ length: rts.length }, (_, i) =>
@@ -39,7 +46,7 @@ export async function calibratedStreams(
   );
   const drafts = parts.map((part, i) => {
     const rt = rts[i] as NativeRuntime;
-    const batches = batchSequences(rt, part, rt.device === 'cpu' ? CPU_BATCH_TOKENS : DEVICE_BATCH_TOKENS);
+    const batches = batchSequences(rt, part, rt.device === 'cpu' ? CPU_BATCH_TOKENS : batchTokens);
     const states = embedBatches(rt, graph, outer[i] as BlockWeights, batches);
     const twins = states.slice(0, Math.ceil(states.length * paired)).map((state) => copyState(rt, state));
     return { rt, states, twins };

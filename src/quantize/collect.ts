@@ -141,7 +141,7 @@ export async function sweepModel(
   // The streams pass a block's last stage in the first sweep of the next.
   let behind: BlockWeights[] = [];
   try {
-    streams = await calibratedStreams(rts, graph, outer, calibration.sequences, 0);
+    streams = await calibratedStreams(rts, graph, outer, calibration.sequences);
     for (const block of walk) {
       const head = block.index === graph.blocks.length;
       here = head ? [] : await load(block.tensors.keys());

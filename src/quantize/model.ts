@@ -68,7 +68,9 @@ export async function quantizeModel(
     behind = { weights: [], made: [] };
   };
   try {
-    streams = await calibratedStreams(rts, graph, outer, calibration.sequences, paired, quantizer.coverage);
+    streams = await calibratedStreams(rts, graph, outer, calibration.sequences, {
+      ...{ paired, coverage: quantizer.coverage, batchTokens: quantizer.batchTokens },
+    });
     if (!work.some(({ key }) => key === 'head')) for (const weights of outer) disposeWeights(weights);
     next = work[0] ? await loadBlock(work[0]) : [];
     for (const [index, { key, block }] of work.entries()) {

@@ -21,6 +21,8 @@ export interface Quantizer {
   readonly original: boolean;
   /** The least share of the tokens that the statistics of every expert are of; absent: those that are sent to it. */
   readonly coverage?: number;
+  /** Tokens of a batch on a device, where the method takes steps on batches. */
+  readonly batchTokens?: number;
   /** Recorded in the checkpoint's provenance. */
   readonly options: Readonly<Record<string, unknown>>;
   /** On the device where the statistics are. Throws where the method needs some and has none. */

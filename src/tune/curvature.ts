@@ -12,7 +12,7 @@ export class Curvature {
     private readonly rt: NativeRuntime,
     private readonly k: number,
   ) {
-    this.h = rt.allocate('f64', [k, k]);
+    this.h = rt.allocate(rt.momentDtype, [k, k]);
     ops.zero(rt, this.h);
   }
 

@@ -7,15 +7,11 @@ export const trainsBlocks = (settings: OptionValues): boolean => tuneOptions(set
 export const trainsScales = (settings: OptionValues): boolean => scaleOptions(settings) !== undefined;
 
 /** What the descriptor of a method has whose results can be trained; trained() is its quantizer's other half. */
-export const training: Pick<
-  Method,
-  'check' | 'cpuOnly' | 'wholeModel' | 'continues' | 'further' | 'extraNeeds' | 'checkPlan'
-> & {
+export const training: Pick<Method, 'check' | 'wholeModel' | 'continues' | 'further' | 'extraNeeds' | 'checkPlan'> & {
   readonly options: Method['options'];
 } = {
   options: [TUNE_OPTION, SCALES_OPTION, NORMS_OPTION],
   check: requireScales,
-  cpuOnly: (settings) => (trainsBlocks(settings) ? '--tune' : trainsScales(settings) ? '--tune-scales' : undefined),
   wholeModel: (settings) => (trainsScales(settings) ? '--tune-scales' : undefined),
   continues: (settings) => trainsBlocks(settings) || trainsScales(settings),
   further: (settings) => (trainsScales(settings) ? furtherSequences(settings) : 0),

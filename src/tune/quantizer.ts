@@ -7,6 +7,8 @@ import { dequantizeResult } from '../quantize/stored.js';
 import { withoutGradient } from './block.js';
 import type { Curvature } from './curvature.js';
 import type { TuneOptions } from './options.js';
+import { trainingRuntime } from './runtime.js';
+import { STEP_TOKENS } from './scales/options.js';
 import { Target } from './target.js';
 import { curvatures, train } from './train.js';
 import { Trainer } from './trainer.js';
@@ -20,6 +22,7 @@ export function tuned(base: Quantizer, options: TuneOptions): Quantizer {
     ...base,
     options: { ...base.options, ...recorded(options) },
     feedsFirst: true,
+    batchTokens: STEP_TOKENS,
     async solveBlock(task) {
       const lacking = withoutGradient(task.plan);
       if (lacking !== undefined && !warned) {
@@ -28,9 +31,8 @@ export function tuned(base: Quantizer, options: TuneOptions): Quantizer {
           lacking,
         });
       }
-      const solved = new Map(
-        [...task.start].map(([name, module]) => [name, mapTensors(module, (t) => t.view(t.shape))]),
-      );
+      const { rt } = task.lanes[0] as BlockLane;
+      const solved = new Map([...task.start].map(([name, module]) => [name, mapTensors(module, (t) => rt.upload(t))]));
       if (lacking === undefined) await tuneBlock(task, solved, options);
       else for (const [name, module] of solved) solved.set(name, noted(module, `not trained: ${lacking}`));
       return solved;
@@ -52,7 +54,8 @@ function recorded({ rate, leak, damp, refits, grids, seed }: TuneOptions): Reado
 
 /** Puts trained modules in the place of those that the task begins with. */
 async function tuneBlock(task: BlockTask, solved: Map<string, QuantizedModule>, options: TuneOptions): Promise<void> {
-  const { rt, weights, forms } = task.lanes[0] as BlockLane;
+  const { weights, forms, rt: own } = task.lanes[0] as BlockLane;
+  const rt = trainingRuntime(own);
   const started = performance.now();
   const around: BlockWeights = new Map(weights);
   if (forms) around.activations = forms;

@@ -34,7 +34,7 @@ export type GatedPlan = Exclude<GatePlan, { readonly kind: 'plain' }>;
 
 /**
  * A block's operations as they run, each with its vector-Jacobian product (native/ops/backward.h), which backward() runs in the
- * opposite order. Nothing that a product needs is overwritten meanwhile but by operations that need it no more. CPU only.
+ * opposite order. Nothing that a product needs is overwritten meanwhile but by operations that need it no more. `rt` computes in f32 (runtime.ts).
  */
 export class Tape {
   private readonly products: (() => void)[] = [];

@@ -3,6 +3,7 @@ import { tell } from '../core/activity.js';
 import type { BlockLane } from '../quantize/block-task.js';
 import { Curvature } from './curvature.js';
 import { LOOKS, type TuneOptions } from './options.js';
+import { trainingRuntime } from './runtime.js';
 import type { Target } from './target.js';
 import type { Trainer } from './trainer.js';
 
@@ -29,7 +30,7 @@ export async function curvatures(
   damp: number,
 ): Promise<Map<string, Curvature>> {
   const { block, lanes } = trainer.task;
-  const { rt } = lanes[0] as BlockLane;
+  const rt = trainingRuntime((lanes[0] as BlockLane).rt);
   const [made, readers] = [new Map<string, Curvature>(), new Map<string, (x: Tensor) => void>()];
   for (const { linears } of block.stages.flatMap(({ feeds }) => feeds)) {
     const [first, ...others] = linears.filter(({ name }) => names.has(name));
@@ -58,6 +59,8 @@ export async function train(
   const before = { step: 0, loss: await trainer.loss() };
   const curve: Look[] = [before];
   let best: Look = before;
+  // Steps are enqueued one ahead of the device.
+  let behind = Promise.resolve();
   for (let step = 0; step < steps; step++) {
     task.check('tune');
     tell(`tuning block ${task.block.index + 1}, step`, step, steps);
@@ -71,6 +74,8 @@ export async function train(
       grids,
     };
     for (const target of targets.values()) target.step(to);
+    await behind;
+    behind = trainer.mark();
     if (!falls(LOOKS)) continue;
     const look = { step: done, loss: await trainer.loss() };
     curve.push(look);
@@ -78,5 +83,6 @@ export async function train(
     best = look;
     for (const target of targets.values()) target.keep();
   }
+  await behind;
   return { steps, kept: best.step, curve };
 }

@@ -6,6 +6,7 @@ import type { BlockWeights } from '../model/program.js';
 import { RopeCache } from '../model/rope-cache.js';
 import type { BlockLane, BlockTask } from '../quantize/block-task.js';
 import { passBlock } from './block.js';
+import { trainingRuntime } from './runtime.js';
 import type { WeightGradient } from './tape.js';
 
 /** The share of the batches that only chooses the step. */
@@ -27,28 +28,33 @@ export class Trainer {
     private readonly gradients: ReadonlyMap<string, Tensor>,
   ) {
     this.lane = task.lanes[0] as BlockLane;
-    this.rt = this.lane.rt;
+    this.rt = trainingRuntime(this.lane.rt);
     const { count } = this.lane.inputs;
     const held = count === 1 ? 0 : Math.max(1, Math.round(count * HELD_OUT));
     this.batches = count - held;
     this.judges = Array.from({ length: Math.max(1, held) }, (_, i) => count - 1 - i);
   }
 
-  /** Adds a batch's part to the gradients. */
+  /** Adds a batch's part to the gradients; enqueued, not waited for. */
   async gradient(batch: number): Promise<void> {
-    await this.pass(batch, this.gradients);
+    await this.pass(batch, this.gradients, 'back');
+  }
+
+  /** Settles when the device has come so far. */
+  async mark(): Promise<void> {
+    await this.rt.mark();
   }
 
   /** What linears read of a batch: x f32 [T,K] by linear. */
   async read(batch: number, see: ReadonlyMap<string, (x: Tensor) => void>): Promise<void> {
-    await this.pass(batch, new Map([...see].map(([name, reads]) => [name, { reads }])), false);
+    await this.pass(batch, new Map([...see].map(([name, reads]) => [name, { reads }])), 'forth');
   }
 
   /** The mean squared error of the output on the batches held out. */
   async loss(): Promise<number> {
     let [sum, elements] = [0, 0];
     for (const batch of this.judges) {
-      const part = await this.pass(batch, new Map());
+      const part = await this.pass(batch, new Map(), 'loss');
       sum += part.sum;
       elements += part.elements;
     }
@@ -61,10 +67,11 @@ export class Trainer {
     for (;;) yield* [...random.shuffled(this.batches)].reverse();
   }
 
+  /** Forth alone, or also back, or with the error, which is waited for. */
   private async pass(
     batch: number,
     gradients: ReadonlyMap<string, WeightGradient>,
-    back = gradients.size > 0,
+    what: 'forth' | 'back' | 'loss',
   ): Promise<{ sum: number; elements: number }> {
     const { rt, lane, task } = this;
     const [input, target] = [lane.inputs.state(batch), lane.outputs.state(batch)];
@@ -73,10 +80,10 @@ export class Trainer {
     const dy = rt.allocate('f32', [tokens, width]);
     const sums = rt.allocate('f64', [tokens]);
     try {
-      ops.outputError(rt, made.output, target.h, dy, sums);
-      if (back) made.backward(dy);
-      const rows = await readTyped<Float64Array>(rt, sums);
-      return { sum: rows.reduce((a, b) => a + b, 0), elements: tokens * width };
+      if (what !== 'forth') ops.outputError(rt, made.output, target.h, dy, sums);
+      if (what === 'back') made.backward(dy);
+      const rows = what === 'loss' ? await readTyped<Float64Array>(rt, sums) : [];
+      return { sum: [...rows].reduce((a, b) => a + b, 0), elements: tokens * width };
     } finally {
       made.dispose();
       for (const tensor of [dy, sums]) tensor.dispose();

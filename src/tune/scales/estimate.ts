@@ -5,7 +5,8 @@ import { linearsOf } from '../../quantize/linears.js';
 import type { ModulePlan } from '../../quantize/plan.js';
 import { keptBlocks } from './kept.js';
 import { HELD_MOST, STEP_TOKENS } from './options.js';
-import { AT_ONCE_BYTES, HELD_BYTES, heldBytes } from './teacher.js';
+import { ON_HOST } from './sizes.js';
+import { heldBytes } from './teacher.js';
 
 /** How often the held-out batches are asked: every so many steps, but at most so often. */
 const [STEPS_A_LOOK, MOST_LOOKS] = [10, 10];
@@ -34,7 +35,7 @@ export function madeFloats(block: Block): number {
 export function scaleOperations({ blocks, head }: ModelGraph, { blocks: plans }: ModelPlan, steps: number): number {
   const own = blocks.filter(({ predicts }) => !predicts);
   const inside = own.reduce((sum, block) => sum + blockOperations(block, plans[block.index]), 0);
-  const kept = keptBlocks(own, { blocks: plans }, STEP_TOKENS).blocks;
+  const kept = keptBlocks(own, { blocks: plans }, STEP_TOKENS, ON_HOST.kept).blocks;
   const again = own
     .filter((block) => !kept.has(block))
     .reduce((sum, block) => sum + blockOperations(block, plans[block.index]), 0);
@@ -63,7 +64,7 @@ export function scaleMemory(graph: ModelGraph, plan: ModelPlan, modules: ModuleP
   }, 0);
   const head = 4 * graph.head.n * graph.head.k;
   const held = HELD_MOST * STEP_TOKENS * plan.head.k * 4;
-  const taught = HELD_BYTES + Math.max(AT_ONCE_BYTES, heldBytes({ graph, plan }, STEP_TOKENS));
-  const { bytes } = keptBlocks(own, plan, STEP_TOKENS);
+  const taught = ON_HOST.held + Math.max(ON_HOST.atOnce, heldBytes({ graph, plan }, STEP_TOKENS));
+  const { bytes } = keptBlocks(own, plan, STEP_TOKENS, ON_HOST.kept);
   return states + block + trained + head + held + taught + bytes + 4 * 2 ** 26;
 }

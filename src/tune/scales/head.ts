@@ -6,9 +6,7 @@ import type { BlockWeights } from '../../model/program.js';
 import { applyLinear, weightOf } from '../../model/weights.js';
 import { Tape, type WeightGradient } from '../tape.js';
 import { NextTokens } from './next-tokens.js';
-
-/** Bytes of one of the two matrices of logits that a part of the tokens has. */
-const LOGIT_BYTES = 2 ** 26;
+import { sizesOf } from './sizes.js';
 
 /** What the head is computed with: its own weights, those of the unquantized model, and where its weight's gradient goes, if it is trained. */
 export interface Head {
@@ -43,7 +41,7 @@ export async function headLoss(
     const normed = finalNorm ? tape.norm(given, finalNorm) : given;
     const x = projectOut ? tape.linear(normed, projectOut) : normed;
     const dx = tape.keep(rt.allocate('f32', gradient ? x.tensor.shape : [0, head.k]));
-    const part = Math.max(1, Math.min(tokens, Math.floor(LOGIT_BYTES / (4 * vocab))));
+    const part = Math.max(1, Math.min(tokens, Math.floor(sizesOf(rt).logits / (4 * vocab))));
     for (let first = 0; first < tokens; first += part) {
       const count = Math.min(part, tokens - first);
       const rows = (tensor: Tensor, width: number) => tensor.view([count, width], first * width);

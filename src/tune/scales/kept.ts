@@ -2,9 +2,6 @@ import type { BlockPlan, ModelPlan } from '../../model/plan.js';
 import type { Block, LinearRef } from '../../model/program.js';
 import { linearsOf } from '../../quantize/linears.js';
 
-/** Bytes of passes of blocks that are kept for the way back; blocks before them are computed again. */
-export const KEPT_BYTES = 2 ** 30;
-
 /** Bytes of a pass of so many tokens, and of the block's weights: each linear's input and output; tokens go through some experts each. */
 function passBytes(block: Block, { mlp }: BlockPlan, tokens: number): number {
   const linears = linearsOf(block);
@@ -16,17 +13,18 @@ function passBytes(block: Block, { mlp }: BlockPlan, tokens: number): number {
   return 4 * (linears.reduce((sum, { n, k }) => sum + n * k, 0) + tokens * made);
 }
 
-/** The last blocks whose passes of so many tokens can be kept, and their bytes. Passes make h alone: keys that later blocks read are no part of them. */
+/** The last blocks whose passes of so many tokens can be kept in `room` bytes, and their bytes. Passes make h alone: keys that later blocks read are no part of them. */
 export function keptBlocks(
   blocks: readonly Block[],
   { blocks: plans }: Pick<ModelPlan, 'blocks'>,
   tokens: number,
+  room: number,
 ): { readonly blocks: ReadonlySet<Block>; readonly bytes: number } {
   const kept = new Set<Block>();
   let bytes = 0;
   for (const block of blocks.toReversed()) {
     const more = passBytes(block, plans[block.index] as BlockPlan, tokens);
-    if (bytes + more > KEPT_BYTES) break;
+    if (bytes + more > room) break;
     kept.add(block);
     bytes += more;
   }

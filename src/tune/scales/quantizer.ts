@@ -1,4 +1,5 @@
 import type { Quantizer } from '../../quantize/quantizer.js';
+import { trainingRuntime } from '../runtime.js';
 import type { ScaleOptions } from './options.js';
 import { trainScales } from './train.js';
 
@@ -7,7 +8,7 @@ export function withTrainedScales(base: Quantizer, options: ScaleOptions): Quant
   return {
     ...base,
     options: { ...base.options, ...recorded(options) },
-    solveModel: (task) => trainScales(task, options),
+    solveModel: (task) => trainScales({ ...task, rt: trainingRuntime(task.rt) }, options),
   };
 }
 

@@ -12,6 +12,7 @@ import { type Pass, passBlock } from '../block.js';
 import type { WeightGradient } from '../tape.js';
 import { type Head, headLoss } from './head.js';
 import { keptBlocks } from './kept.js';
+import { sizesOf } from './sizes.js';
 import { normSinks, type TrainedNorm } from './trained-norms.js';
 import type { TrainedScales } from './trained-scales.js';
 
@@ -64,7 +65,7 @@ export class Student {
     const { rt, task, blocks } = this;
     const entered: BlockState[] = embedBatches(rt, task.graph, this.outer, [batch]);
     const passes = new Map<Block, Held>();
-    const keep = keptBlocks(blocks, task.plan, batch.tokens).blocks;
+    const keep = keptBlocks(blocks, task.plan, batch.tokens, sizesOf(rt).kept).blocks;
     const kept = new Map<string, Tensor>();
     let dy: Tensor | undefined;
     try {

@@ -3,11 +3,7 @@ import type { TokenBatch } from '../../model/batch.js';
 import { disposeStates, runForward } from '../../model/forward.js';
 import type { BlockWeights } from '../../model/program.js';
 import type { ModelTask } from '../../quantize/model-task.js';
-
-/** Bytes of what the unquantized model's head reads that are held for later steps. */
-export const HELD_BYTES = 2 ** 29;
-/** Of what it makes at a time, with the streams before it. */
-export const AT_ONCE_BYTES = 2 ** 27;
+import { sizesOf } from './sizes.js';
 
 /** Of a batch of so many tokens. */
 export function heldBytes({ graph, plan }: Pick<ModelTask, 'graph' | 'plan'>, tokens: number): number {
@@ -33,7 +29,7 @@ export async function teach(
 
 /**
  * What the unquantized model's head reads of batches in the order of steps. Some batches are taken through that model at once; as many as
- * HELD_BYTES have room for stay, for the steps that see them again.
+ * sizesOf() has room for stay, for the steps that see them again.
  */
 export class Teacher {
   private readonly held = new Map<TokenBatch, Tensor>();
@@ -48,8 +44,9 @@ export class Teacher {
     private readonly order: readonly TokenBatch[],
     tokens: number,
   ) {
-    this.room = Math.floor(HELD_BYTES / (4 * tokens * task.plan.head.k));
-    this.atOnce = Math.max(1, Math.floor(AT_ONCE_BYTES / heldBytes(task, tokens)));
+    const { held, atOnce } = sizesOf(task.rt);
+    this.room = Math.floor(held / (4 * tokens * task.plan.head.k));
+    this.atOnce = Math.max(1, Math.floor(atOnce / heldBytes(task, tokens)));
   }
 
   /** Of the batch of a step, f32 [T,K]; the teacher's, until the next call. Steps come in order, from any one on. */

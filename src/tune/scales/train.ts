@@ -64,11 +64,7 @@ export async function trainScales(task: ModelTask, options: ScaleOptions): Promi
       at.curve.push({ step: at.step, loss, training });
       if (loss < least) for (const [, each] of parts()) each.factors.keep();
       await rt.sync();
-      await task.state?.save(
-        at.step,
-        new Map(parts().flatMap(([name, each]) => each.factors.saved(name))),
-        JSON.stringify(at),
-      );
+      await keep(task, at, new Map(parts().flatMap(([name, each]) => each.factors.saved(name))));
     });
     const made = new Map([...scales].map(([name, each]) => [name, each.result()]));
     const { curve, tokens } = at;
@@ -92,6 +88,18 @@ export async function trainScales(task: ModelTask, options: ScaleOptions): Promi
     for (const batch of batches) disposeBatch(batch);
     for (const [, each] of parts()) each.dispose();
     disposeWeights(outer);
+  }
+}
+
+/** Keeps where steps stand, for a run that is stopped. */
+async function keep({ rt, state }: ModelTask, at: Standing, tensors: ReadonlyMap<string, Tensor>): Promise<void> {
+  if (!state) return;
+  const here = new Map<string, Tensor>();
+  try {
+    for (const [name, tensor] of tensors) here.set(name, await rt.download(tensor));
+    await state.save(at.step, here, JSON.stringify(at));
+  } finally {
+    for (const tensor of here.values()) tensor.dispose();
   }
 }
 

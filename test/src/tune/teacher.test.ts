@@ -8,7 +8,8 @@ import { loadOuter } from '../../../src/model/forward.js';
 import { openModel, planSource } from '../../../src/model/graph.js';
 import type { ModelTask } from '../../../src/quantize/model-task.js';
 import { SourceView } from '../../../src/quantize/source-view.js';
-import { KEPT_BYTES, keptBlocks } from '../../../src/tune/scales/kept.js';
+import { keptBlocks } from '../../../src/tune/scales/kept.js';
+import { ON_HOST } from '../../../src/tune/scales/sizes.js';
 import { Teacher, teach } from '../../../src/tune/scales/teacher.js';
 import { ARCHITECTURES } from '../model/fixtures.js';
 
@@ -48,14 +49,14 @@ test('a teacher gives what each batch has by itself, whether batches stay or not
 
 test('passes of the last blocks are kept while they fit', () => {
   const { graph, plan } = open('llama');
-  const all = keptBlocks(graph.blocks, plan, 64);
+  const all = keptBlocks(graph.blocks, plan, 64, ON_HOST.kept);
   assert.deepEqual([...all.blocks], graph.blocks.toReversed());
   const each = all.bytes / graph.blocks.length;
   // So many tokens that all blocks but one fit.
   let tokens = 64;
-  while (keptBlocks(graph.blocks, plan, tokens).blocks.size === graph.blocks.length) tokens *= 2;
-  const some = keptBlocks(graph.blocks, plan, tokens);
-  assert.ok(each > 0 && some.bytes <= KEPT_BYTES);
+  while (keptBlocks(graph.blocks, plan, tokens, ON_HOST.kept).blocks.size === graph.blocks.length) tokens *= 2;
+  const some = keptBlocks(graph.blocks, plan, tokens, ON_HOST.kept);
+  assert.ok(each > 0 && some.bytes <= ON_HOST.kept);
   assert.deepEqual([...some.blocks], graph.blocks.toReversed().slice(0, some.blocks.size));
-  assert.equal(keptBlocks(graph.blocks, plan, 2 ** 31).blocks.size, 0);
+  assert.equal(keptBlocks(graph.blocks, plan, 2 ** 31, ON_HOST.kept).blocks.size, 0);
 });
