@@ -1,5 +1,5 @@
 // With bf16, heads of up to 256 dims, and no keys that are chosen: on tensor cores (attention_backward.cuh); q, after
-// its scale, k, v and dy are rounded to bf16 once. Otherwise fp32 throughout (attention_backward_f32.cu).
+// its scale, k, v and dy are rounded to bf16 once. Otherwise fp32 throughout (attention_backward_f32.cuh).
 #include "cuda/nn/heads_pack.h"
 #include "ops/backward.h"
 
@@ -21,8 +21,8 @@ struct AttentionGradient {
   float scale, cap;
 };
 
-// As in attention_backward_f32.cu.
-struct Gradient {
+// As in attention_backward_f32.cuh.
+struct ChainedGradient {
   const float *q, *k, *v, *dy;
   const int *starts, *count, *selected;
   const void* sinks;
@@ -99,43 +99,43 @@ void in_fp32(CudaExec& exec, const ops::AttentionBackward& a, const AttentionTas
   const Scratch rows = exec.scratch(static_cast<size_t>(tokens * of.heads) * 8), seen = exec.scratch(seen_bytes + 16);
   const bool fours = of.head_dim % 4 == 0 && of.value_dim % 4 == 0 && lpq::cuda::fours(a.q) && lpq::cuda::fours(a.k) &&
                      lpq::cuda::fours(a.v) && lpq::cuda::fours(a.dy);
-  const Gradient of_kernels{a.q.data<float>(),
-                            a.k.data<float>(),
-                            a.v.data<float>(),
-                            a.dy.data<float>(),
-                            a.starts.data<int32_t>(),
-                            tasks.count(),
-                            a.chosen ? a.selected->data<int32_t>() : nullptr,
-                            a.chosen ? nullptr : raw_of(a.sinks),
-                            seen.as<unsigned>(),
-                            rows.as<void>(),
-                            a.dq.data<float>(),
-                            a.dk.data<float>(),
-                            a.dv.data<float>(),
-                            static_cast<int>(a.starts.dim(0)) - 1,
-                            static_cast<int>(tokens),
-                            static_cast<int>(of.heads),
-                            static_cast<int>(of.kv_heads),
-                            static_cast<int>(of.head_dim),
-                            static_cast<int>(of.value_dim),
-                            a.chosen ? 0 : window,
-                            type_of(a.sinks),
-                            static_cast<int>(a.choices),
-                            a.chosen ? static_cast<int>(a.selected->dim(1) / a.choices) : 0,
-                            static_cast<int>(a.block),
-                            static_cast<int>(words),
-                            fours,
-                            of.scale,
-                            of.cap};
+  const ChainedGradient of_kernels{a.q.data<float>(),
+                                   a.k.data<float>(),
+                                   a.v.data<float>(),
+                                   a.dy.data<float>(),
+                                   a.starts.data<int32_t>(),
+                                   tasks.count(),
+                                   a.chosen ? a.selected->data<int32_t>() : nullptr,
+                                   a.chosen ? nullptr : raw_of(a.sinks),
+                                   seen.as<unsigned>(),
+                                   rows.as<void>(),
+                                   a.dq.data<float>(),
+                                   a.dk.data<float>(),
+                                   a.dv.data<float>(),
+                                   static_cast<int>(a.starts.dim(0)) - 1,
+                                   static_cast<int>(tokens),
+                                   static_cast<int>(of.heads),
+                                   static_cast<int>(of.kv_heads),
+                                   static_cast<int>(of.head_dim),
+                                   static_cast<int>(of.value_dim),
+                                   a.chosen ? 0 : window,
+                                   type_of(a.sinks),
+                                   static_cast<int>(a.choices),
+                                   a.chosen ? static_cast<int>(a.selected->dim(1) / a.choices) : 0,
+                                   static_cast<int>(a.block),
+                                   static_cast<int>(words),
+                                   fours,
+                                   of.scale,
+                                   of.cap};
   if (a.chosen) {
     uint32_t* fault = exec.fault("LPQ_NATIVE_ARGUMENT", "selected names what a token does not see, or nothing");
     exec.fill_zero(seen.as<void>(), seen_bytes);
-    exec.launch("lpq_attention_backward_seen", {div_up(tokens * a.choices, 4)}, {32, 4}, 0, of_kernels, fault);
+    exec.launch("lpq_attention_backward_seen", {div_up(tokens * a.choices, 4)}, {128}, 0, of_kernels, fault);
   }
   const std::string dims = most <= 128 ? "_4" : most <= 256 ? "_8" : "_18";
   const unsigned shared = static_cast<unsigned>(16 * (of.head_dim + of.value_dim));
-  exec.launch("lpq_attention_backward_f32_rows" + dims, {div_up(tokens * of.heads, 4)}, {32, 4}, shared, of_kernels);
-  exec.launch("lpq_attention_backward_f32_columns" + dims, {div_up(tokens * of.kv_heads, 4)}, {32, 4}, shared,
+  exec.launch("lpq_attention_backward_f32_rows" + dims, {div_up(tokens * of.heads, 4)}, {128}, shared, of_kernels);
+  exec.launch("lpq_attention_backward_f32_columns" + dims, {div_up(tokens * of.kv_heads, 4)}, {128}, shared,
               of_kernels);
 }
 
