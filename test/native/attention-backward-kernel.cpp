@@ -1,7 +1,8 @@
-// The kernels of attention's gradient (native/cuda/nn/attention_backward.cuh, attention_backward_f32.cuh), run on the host by threads that the host
-// plays: every shape that is compiled, heads that fill the dims and such that do not, MHA, GQA and MQA, windows, caps,
-// sinks, keys that are chosen, sequences with tails and empty ones; against double precision, elementwise (attention_gradient.h). Outputs and
-// shared memory are full of NaN before, and so is what lies beside q, k, v and dy.
+// The kernels of attention's gradient (native/cuda/nn/attention_backward.cuh, attention_backward_f32.cuh), run on the
+// host by threads that the host plays: every shape that is compiled, heads that fill the dims and such that do not,
+// MHA, GQA and MQA, windows, caps, sinks, keys that are chosen, sequences with tails and empty ones; against double
+// precision, elementwise (attention_gradient.h). Outputs and shared memory are full of NaN before, and so is what lies
+// beside q, k, v and dy.
 #include <cstdio>
 #include <random>
 #include <string>
@@ -163,28 +164,56 @@ void in_fp32(int heads, int kv_heads, int head_dim, int value_dim, const std::ve
         }
       }
   std::vector<float2> rows(static_cast<size_t>(tokens * heads), {NAN, NAN});
-  ChainedGradient a{q.data(), k.data(), v.data(), dy.data(), starts.data(), &one, block ? selected.data() : nullptr,
-                    sinks ? sink.data() : nullptr, seen.data(), rows.data(), dq.data(), dk.data(), dv.data(),
-                    static_cast<int>(lengths.size()), tokens, heads, kv_heads, head_dim, value_dim, window, 0, choices,
-                    top, block ? block : 1, words, head_dim % 4 == 0 && value_dim % 4 == 0,
-                    static_cast<float>(1.7 / std::sqrt(head_dim)), static_cast<float>(cap)};
+  ChainedGradient a{q.data(),
+                    k.data(),
+                    v.data(),
+                    dy.data(),
+                    starts.data(),
+                    &one,
+                    block ? selected.data() : nullptr,
+                    sinks ? sink.data() : nullptr,
+                    seen.data(),
+                    rows.data(),
+                    dq.data(),
+                    dk.data(),
+                    dv.data(),
+                    static_cast<int>(lengths.size()),
+                    tokens,
+                    heads,
+                    kv_heads,
+                    head_dim,
+                    value_dim,
+                    window,
+                    0,
+                    choices,
+                    top,
+                    block ? block : 1,
+                    words,
+                    head_dim % 4 == 0 && value_dim % 4 == 0,
+                    static_cast<float>(1.7 / std::sqrt(head_dim)),
+                    static_cast<float>(cap)};
   const std::string name = "fp32 of " + std::to_string(head_dim) + "/" + std::to_string(value_dim);
   ++checks;
   const int shared = 16 * (head_dim + value_dim);
-  std::string told = simt::try_run((tokens * heads + 3) / 4, 128, 1, shared, seed, [&] {
-    chained_by_rows<DIMS>(a, static_cast<int>(blockIdx.x));
-  });
+  std::string told = simt::try_run((tokens * heads + 3) / 4, 128, 1, shared, seed,
+                                   [&] { chained_by_rows<DIMS>(a, static_cast<int>(blockIdx.x)); });
   if (told.empty())
-    told = simt::try_run((tokens * kv_heads + 3) / 4, 128, 1, shared, seed, [&] {
-      chained_by_columns<DIMS>(a, static_cast<int>(blockIdx.x));
-    });
+    told = simt::try_run((tokens * kv_heads + 3) / 4, 128, 1, shared, seed,
+                         [&] { chained_by_columns<DIMS>(a, static_cast<int>(blockIdx.x)); });
   if (!told.empty()) {
     ++failures;
     std::printf("FAIL %s: %s\n", name.c_str(), told.c_str());
     return;
   }
-  lpq::test::GradientCase c{heads, kv_heads, head_dim, value_dim, static_cast<double>(a.scale),
-                            static_cast<double>(a.scale), cap, starts, {sink.begin(), sink.end()},
+  lpq::test::GradientCase c{heads,
+                            kv_heads,
+                            head_dim,
+                            value_dim,
+                            static_cast<double>(a.scale),
+                            static_cast<double>(a.scale),
+                            cap,
+                            starts,
+                            {sink.begin(), sink.end()},
                             [&](int, int t, int head, int key) {
                               return block ? chosen(t, head / (heads / choices), key / block)
                                            : window == 0 || key > t - window;

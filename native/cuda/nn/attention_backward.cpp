@@ -85,8 +85,8 @@ void on_tensor_cores(CudaExec& exec, const ops::AttentionBackward& a, const Atte
                                      window,
                                      of.scale,
                                      of.cap * kLog2e};
-  exec.launch(kernels.name("rows"), {of.heads, tasks.room}, {128}, kernels.rows_shared(), of_kernels);
-  exec.launch(kernels.name("columns"), {of.kv_heads, int64_t{tasks.room} * kTaskQueries / kernels.keys}, {128},
+  exec.launch(kernels.name("rows"), {of.heads * tasks.room}, {128}, kernels.rows_shared(), of_kernels);
+  exec.launch(kernels.name("columns"), {of.kv_heads * tasks.room * kTaskQueries / kernels.keys}, {128},
               kernels.columns_shared(), of_kernels);
 }
 
