@@ -77,7 +77,7 @@ inline const Tensor& read_starts(Arguments& a) {
 // t-w+1 .. t. softCap c > 0: softmax of c * tanh(q kᵀ * scale / c) (Gemma 2). sinks f32, f16 or bf16 [heads]
 // (optional): a further logit of each head's softmax, without a value. With qFirst, kFirst, vFirst the matrices have
 // more columns, of which the heads are those from there on. starts that do not rise from 0 to T: LPQ_NATIVE_ARGUMENT.
-// bf16: on the CPU, products in bf16 (linalg.h).
+// bf16: of an f32 y, products in bf16: on the CPU as linalg.h has them, on CUDA with q rounded after its scale.
 struct Attention : Arguments {
   AttentionShape shape = AttentionShape::read(*this);
   const Tensor& q = input("q", kFloats, {-1, -1});

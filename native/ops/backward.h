@@ -68,7 +68,9 @@ struct LayernormBackward : Arguments {
 
 // Of attention, its tensors without columns of others: dq, dk, dv of the shapes of q, k, v, and no other tensor of the
 // call. Scores are computed again. `chosen`: of selected_attention, over the tokens that `selected`, choices and block
-// name there, which are taken as given. bf16: as of attention.
+// name there, which are taken as given. bf16: as of attention. On CUDA, too, heads of at most 576 dims: with bf16 on
+// tensor cores, for at most 256 dims and no keys that are chosen, where P and its gradient are rounded to bf16, too;
+// otherwise fp32 throughout.
 struct AttentionBackward : Arguments {
   AttentionShape shape = AttentionShape::read(*this);
   const Tensor& q = input("q", {f32}, {-1, shape.queries()});

@@ -1,60 +1,29 @@
 // Causal attention with an online softmax (Dao et al. 2022, arXiv:2205.14135, algorithm 1) on mma.sync tiles of
 // m16n8k16: 16-bit products, fp32 sums, softmax in fp32. A block takes 64 queries of one head, 16 a warp, and walks
 // over key tiles.
-#include <type_traits>
-
-#include "cuda/ptx/cp_async.cuh"
-#include "cuda/ptx/ldmatrix.cuh"
-#include "cuda/ptx/mma.cuh"
-#include "cuda/ptx/shared_memory.cuh"
-#include "cuda/types.cuh"
+#include "cuda/nn/attention_tiles.cuh"
 
 using namespace lpq;
+using namespace lpq::cuda;
 
 namespace {
 
-constexpr int kQueries = 64, kWarps = 4;
-
-template <class T>
-constexpr bool kBf16 = std::is_same_v<T, bf16>;
-
-struct Task {  // 64 queries of one sequence
-  int first, length, query;
-};
-
-template <class T>
-__device__ __forceinline__ unsigned pair(float a, float b) {
-  union {
-    T item[2];
-    unsigned raw;
-  } bits;
-  bits.item[0] = narrow<T>(a);
-  bits.item[1] = narrow<T>(b);
-  return bits.raw;
-}
-
-// Bytes from a tile's start to 16-byte chunk `chunk` of row `row`, in an order without bank conflicts for ldmatrix.
-template <int HD>
-__device__ __forceinline__ unsigned place(int row, int chunk) {
-  constexpr int kChunks = HD / 8;
-  const int twist = kChunks >= 8 ? row & 7 : (row >> 1) & (kChunks - 1);
-  return static_cast<unsigned>((row * kChunks + (chunk ^ twist)) * 16);
-}
+constexpr int kQueries = kTaskQueries, kWarps = 4;
+using Task = AttentionTask;
 
 // cap > 0, in the same unit as scores (log2(e) times the soft cap): scores become cap * tanh(score / cap).
 // sinks: null, or a logit a head that takes part in the softmax without a value, of a type as load_any() reads it. q
 // [T, heads, HD] already multiplied by scale * log2(e); k, v [T, kv_heads, HD], zero beyond their width; y [T, heads,
-// width].
-template <class T, int HD, int KEYS>
-__device__ void flash(const T* q, const T* k, const T* v, T* y, const Task* tasks, const int* task_count, int heads,
+// width], also f32 of bf16 products.
+template <class T, class Y, int HD, int KEYS>
+__device__ void flash(const T* q, const T* k, const T* v, Y* y, const Task* tasks, const int* task_count, int heads,
                       int kv_heads, int width, int window, float cap, const void* sinks, int sinks_type) {
   if (static_cast<int>(blockIdx.y) >= *task_count) return;
   // Long walks first, so that the last blocks to run are short.
   const Task task = tasks[*task_count - 1 - blockIdx.y];
   constexpr int kChunks = HD / 8, kTile = KEYS * HD * 2;
   extern __shared__ __align__(128) unsigned char memory[];
-  const unsigned q_tile = cuda::shared_address(memory), k_tile = q_tile + kQueries * HD * 2,
-                 v_tile = k_tile + 2 * kTile;
+  const unsigned q_tile = shared_address(memory), k_tile = q_tile + kQueries * HD * 2, v_tile = k_tile + 2 * kTile;
   const int head = blockIdx.x, kv = head / (heads / kv_heads);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int last = min(task.query + kQueries, task.length);  // one past the last query, hence the last key
@@ -66,13 +35,13 @@ __device__ void flash(const T* q, const T* k, const T* v, T* y, const Task* task
       const bool there = first_row + row < task.length;
       const index_t source =
           (static_cast<index_t>(task.first + (there ? first_row + row : 0)) * rows_of + of_head) * HD + chunk * 8;
-      cuda::cp_async_16(tile + place<HD>(row, chunk), from + source, there ? 16 : 0);  // what is not there is 0
+      cp_async_16(tile + place<HD>(row, chunk), from + source, there ? 16 : 0);  // what is not there is 0
     }
   };
   fetch(q_tile, q, heads, task.query, head, kQueries);
   fetch(k_tile, k, kv_heads, begin * KEYS, kv, KEYS);
   fetch(v_tile, v, kv_heads, begin * KEYS, kv, KEYS);
-  cuda::cp_async_commit();
+  cp_async_commit();
 
   const float sink = sinks ? load_any(sinks, sinks_type, head) * 1.4426950408889634f : -INFINITY;
   const float one = sinks && lane % 4 == 0 ? 1.0f : 0.0f;  // sums are over four lanes
@@ -85,16 +54,16 @@ __device__ void flash(const T* q, const T* k, const T* v, T* y, const Task* task
     if (block + 1 < end) {
       fetch(k_tile + (stage ^ 1) * kTile, k, kv_heads, (block + 1) * KEYS, kv, KEYS);
       fetch(v_tile + (stage ^ 1) * kTile, v, kv_heads, (block + 1) * KEYS, kv, KEYS);
-      cuda::cp_async_commit();
-      cuda::cp_async_wait<1>();
+      cp_async_commit();
+      cp_async_wait<1>();
     } else {
-      cuda::cp_async_wait<0>();
+      cp_async_wait<0>();
     }
     __syncthreads();
     if (block == begin)
 #pragma unroll
       for (int d = 0; d < HD / 16; ++d)
-        cuda::ldmatrix_x4(queries[d], q_tile + place<HD>(warp * 16 + lane % 16, 2 * d + lane / 16));
+        ldmatrix_x4(queries[d], q_tile + place<HD>(warp * 16 + lane % 16, 2 * d + lane / 16));
 
     float score[KEYS / 8][4] = {};
 #pragma unroll
@@ -102,10 +71,9 @@ __device__ void flash(const T* q, const T* k, const T* v, T* y, const Task* task
 #pragma unroll
       for (int n = 0; n < KEYS / 16; ++n) {
         unsigned b[4];
-        cuda::ldmatrix_x4(
-            b, k_tile + stage * kTile + place<HD>(n * 16 + (lane / 16) * 8 + lane % 8, 2 * d + (lane / 8) % 2));
-        cuda::mma_m16n8k16<kBf16<T>>(score[2 * n], queries[d], b[0], b[1]);
-        cuda::mma_m16n8k16<kBf16<T>>(score[2 * n + 1], queries[d], b[2], b[3]);
+        ldmatrix_x4(b, k_tile + stage * kTile + place<HD>(n * 16 + (lane / 16) * 8 + lane % 8, 2 * d + (lane / 8) % 2));
+        mma_m16n8k16<kBf16<T>>(score[2 * n], queries[d], b[0], b[1]);
+        mma_m16n8k16<kBf16<T>>(score[2 * n + 1], queries[d], b[2], b[3]);
       }
 
     if (cap > 0) {
@@ -159,9 +127,9 @@ __device__ void flash(const T* q, const T* k, const T* v, T* y, const Task* task
 #pragma unroll
       for (int d = 0; d < HD / 16; ++d) {
         unsigned b[4];
-        cuda::ldmatrix_x4_trans(b, v_tile + stage * kTile + place<HD>(n * 16 + lane % 16, 2 * d + lane / 16));
-        cuda::mma_m16n8k16<kBf16<T>>(out[2 * d], p, b[0], b[1]);
-        cuda::mma_m16n8k16<kBf16<T>>(out[2 * d + 1], p, b[2], b[3]);
+        ldmatrix_x4_trans(b, v_tile + stage * kTile + place<HD>(n * 16 + lane % 16, 2 * d + lane / 16));
+        mma_m16n8k16<kBf16<T>>(out[2 * d], p, b[0], b[1]);
+        mma_m16n8k16<kBf16<T>>(out[2 * d + 1], p, b[2], b[3]);
       }
     }
     __syncthreads();
@@ -173,34 +141,34 @@ __device__ void flash(const T* q, const T* k, const T* v, T* y, const Task* task
     total += __shfl_xor_sync(0xffffffffu, total, 2);
     const int t = row + r * 8;
     if (t >= last) continue;
-    T* to = y + (static_cast<index_t>(task.first + t) * heads + head) * width;
+    Y* to = y + (static_cast<index_t>(task.first + t) * heads + head) * width;
     const float factor = 1.0f / total;
 #pragma unroll
     for (int d = 0; d < HD / 8; ++d)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int c = d * 8 + (lane % 4) * 2 + i;
-        if (c < width) to[c] = narrow<T>(out[d][2 * r + i] * factor);
+        if (c < width) to[c] = narrow<Y>(out[d][2 * r + i] * factor);
       }
   }
 }
 
 }  // namespace
 
-#define LPQ_FLASH(type, name, hd, keys)                                                                      \
-  extern "C" __global__ void __launch_bounds__(kWarps * 32) lpq_attention_##name##_##hd(                     \
-      const type* q, const type* k, const type* v, type* y, const Task* tasks, const int* count, int heads,  \
-      int kv_heads, int width, int window, float cap, const void* sinks, int sinks_type) {                   \
-    flash<type, hd, keys>(q, k, v, y, tasks, count, heads, kv_heads, width, window, cap, sinks, sinks_type); \
+#define LPQ_FLASH(type, y_type, name, hd, keys)                                                                      \
+  extern "C" __global__ void __launch_bounds__(kWarps * 32) lpq_attention_##name##_##hd(                             \
+      const type* q, const type* k, const type* v, y_type* y, const Task* tasks, const int* count, int heads,        \
+      int kv_heads, int width, int window, float cap, const void* sinks, int sinks_type) {                           \
+    flash<type, y_type, hd, keys>(q, k, v, y, tasks, count, heads, kv_heads, width, window, cap, sinks, sinks_type); \
   }
-LPQ_FLASH(bf16, bf16, 32, 64)
-LPQ_FLASH(bf16, bf16, 64, 64)
-LPQ_FLASH(bf16, bf16, 128, 64)
-LPQ_FLASH(bf16, bf16, 256, 32)
-LPQ_FLASH(f16, f16, 32, 64)
-LPQ_FLASH(f16, f16, 64, 64)
-LPQ_FLASH(f16, f16, 128, 64)
-LPQ_FLASH(f16, f16, 256, 32)
+#define LPQ_FLASH_DIMS(type, y_type, name) \
+  LPQ_FLASH(type, y_type, name, 32, 64)    \
+  LPQ_FLASH(type, y_type, name, 64, 64)    \
+  LPQ_FLASH(type, y_type, name, 128, 64)   \
+  LPQ_FLASH(type, y_type, name, 256, 32)
+LPQ_FLASH_DIMS(bf16, bf16, bf16)
+LPQ_FLASH_DIMS(f16, f16, f16)
+LPQ_FLASH_DIMS(bf16, float, bf16_f32)
 
 // Tasks of all sequences, sequence by sequence, and how many there are. One thread: there are few sequences.
 extern "C" __global__ void lpq_attention_tasks(const int* starts, int sequences, int tokens, Task* tasks, int room,
