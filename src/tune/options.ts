@@ -33,7 +33,7 @@ export const TUNE_DEFAULTS: Omit<TuneOptions, 'steps' | 'seed'> = {
 export const TUNE_OPTION: MethodOption = {
   field: 'tune',
   flags: '--tune [steps]',
-  help: `train the codes and scales of each block on its output for so many steps, on the CPU (default: 0; ${DEFAULT_STEPS} if you give no number)`,
+  help: `train the codes and scales of each block on its output for so many steps (default: 0; ${DEFAULT_STEPS} if you give no number)`,
   takes: { least: 0, most: 100_000, integer: true },
   otherwise: 0,
   withoutActivations: 0,

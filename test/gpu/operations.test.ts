@@ -7,6 +7,9 @@ import { gpus, gpuTest } from './gpu.js';
 if (gpus.length > 0) {
   process.env.LPQ_TEST_OPERATIONS = 'cuda:0';
   await import('../native/alternating-ops.test.js');
+  await import('../native/backward.test.js');
+  await import('../native/divergence.test.js');
+  await import('../native/more-backward.test.js');
   await import('../native/recurrent-ops.test.js');
   await import('../native/selected-ops.test.js');
   await import('../native/streams-ops.test.js');

@@ -1,10 +1,9 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { createRuntime, type Tensor, typed } from '../../native/binding.js';
+import { type Tensor, typed } from '../../native/binding.js';
 import { type ActivationName, ops } from '../../native/ops.js';
+import { rt, runtimeOf } from './runtime-under-test.js';
 import { f32, i32, poisoned, Random } from './support.js';
-
-const rt = createRuntime(2);
 
 /**
  * Compares a gradient with central differences of sum(dy * y) in double precision, y by plain loops. With steps of 1e-4 of values about
@@ -35,7 +34,7 @@ function expectGradient(
 
 test('linear: gradients to its input and to its weight, added where asked; in bf16, of operands that it holds', async () => {
   const random = new Random(1);
-  const bf16 = createRuntime({ threads: 2, products: 'bf16' });
+  const bf16 = runtimeOf(2, 'bf16');
   // The upper half of a float is one that bf16 holds.
   const held = (list: Float32Array) =>
     new Float32Array(new Uint32Array(list.buffer).map((bits) => bits & 0xffff0000).buffer);
@@ -246,7 +245,7 @@ test('attention: causal, grouped, windows, caps, sinks; the same bytes on one th
     const sinks = random.normals(heads);
     const made: Tensor[][] = [];
     for (const threads of [2, 1, 3]) {
-      const on = threads === 2 ? rt : createRuntime(threads);
+      const on = threads === 2 ? rt : runtimeOf(threads);
       const [dq, dk, dv] = sizes.slice(0, 3).map((size) => poisoned('f32', [t, size])) as [Tensor, Tensor, Tensor];
       const [tq, tk, tv, tdy] = [q, k, v, dy].map((data, i) => f32([t, sizes[i]!], data)) as [
         Tensor,

@@ -1,12 +1,11 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { createRuntime, typed } from '../../native/binding.js';
+import { typed } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { tuneOps } from '../../src/tune/ops.js';
 import { expectGradients } from './gradients.js';
+import { rt, runtimeOf } from './runtime-under-test.js';
 import { f32, poisoned, Random } from './support.js';
-
-const rt = createRuntime(2);
 
 /** KL(softmax(z) || softmax(y)) of each row of `v`, in doubles. */
 function divergences(z: ArrayLike<number>, y: ArrayLike<number>, v: number): Float64Array {
@@ -31,7 +30,7 @@ test('divergence of next-token distributions and its gradient; the same bytes on
     const [y, z] = [random.normals(t * v, scale), random.normals(t * v, scale)];
     const made: number[][] = [];
     for (const threads of [2, 1, 3]) {
-      const on = threads === 2 ? rt : createRuntime(threads);
+      const on = threads === 2 ? rt : runtimeOf(threads);
       const [dlogits, sums] = [poisoned('f32', [t, v]), poisoned('f64', [t])];
       ops.divergence(on, f32([t, v], y), f32([t, v], z), { dlogits, sums }, { factor: 0.5 });
       await on.sync();

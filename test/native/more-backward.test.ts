@@ -1,11 +1,10 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { createRuntime, type Tensor, typed } from '../../native/binding.js';
+import { type Tensor, typed } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { expectGradients } from './gradients.js';
+import { rt, runtimeOf } from './runtime-under-test.js';
 import { f32, i32, poisoned, Random } from './support.js';
-
-const rt = createRuntime(2);
 
 for (const [t, c, turns, offset, weighed] of [
   [3, 15, 1, 0, true],
@@ -111,7 +110,7 @@ for (const [lengths, heads, kvHeads, choices, block, top] of [
     const dy = random.normals(t * heads * valueDim);
     const p = { heads, kvHeads, headDim, valueDim, scale, choices, block };
     const made = await Promise.all(
-      [rt, createRuntime(1)].map(async (on) => {
+      [rt, runtimeOf(1)].map(async (on) => {
         const [q, k, v] = (['q', 'k', 'v'] as const).map((name) => f32([t, sizes[name]], given[name]));
         const out = Object.fromEntries(
           Object.entries(sizes).map(([name, size]) => [`d${name}`, poisoned('f32', [t, size])]),

@@ -1,11 +1,11 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { createRuntime, typed } from '../../native/binding.js';
+import { typed } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { expectGradients } from './gradients.js';
+import { rt, runtimeOf } from './runtime-under-test.js';
 import { f32, i32, poisoned, Random } from './support.js';
 
-const rt = createRuntime(2);
 const STARTS = [0, 5, 5, 9];
 const TOKENS = 9;
 
@@ -132,7 +132,7 @@ test('gated_delta: sequences longer than the states that are held give the same 
   const [rate, bias, dy] = [random.normals(heads), random.normals(heads), random.normals(tokens * heads * dim)];
   const sizes = { heads, keyHeads: heads, keyDim: dim, valueDim: dim };
   const gradients = async (threads: number, from: number, count: number) => {
-    const own = createRuntime(threads);
+    const own = runtimeOf(threads);
     const of = (name: keyof typeof widths) =>
       f32([count, widths[name]], values[name]!.slice(from * widths[name], (from + count) * widths[name]));
     const out = (name: keyof typeof widths) => poisoned('f32', [count, widths[name]]);

@@ -20,11 +20,19 @@ export const onDevice = device !== undefined;
 export const steps = (count: number): number => (onDevice ? count : 1);
 
 /** Host tensors through operations of a device: inputs go there when they are enqueued, outputs come back with sync(). */
-class MirroredRuntime implements Pick<NativeRuntime, 'enqueue' | 'sync' | 'allocate'> {
+class MirroredRuntime
+  implements Pick<NativeRuntime, 'enqueue' | 'sync' | 'allocate' | 'device' | 'activationDtype' | 'products'>
+{
+  readonly device: NativeRuntime['device'];
+  readonly activationDtype = 'f32';
+  readonly products: NativeRuntime['products'];
   private readonly there = new Map<Tensor, Tensor>();
   private readonly written = new Set<Tensor>();
 
-  constructor(private readonly rt: NativeRuntime) {}
+  constructor(private readonly rt: NativeRuntime) {
+    this.device = rt.device;
+    this.products = rt.products;
+  }
 
   allocate = allocate;
 
@@ -61,12 +69,15 @@ class MirroredRuntime implements Pick<NativeRuntime, 'enqueue' | 'sync' | 'alloc
   }
 }
 
+/** A runtime of so many threads, which a device does not tell apart. */
+export function runtimeOf(threads: number, products: 'f32' | 'bf16' = 'f32'): NativeRuntime {
+  if (device === undefined) return createRuntime({ threads, products });
+  const there = createRuntime({ device: device as 'cuda:0', activationDtype: 'f32', products });
+  return new MirroredRuntime(there) as unknown as NativeRuntime;
+}
+
 /** What tests of operations enqueue on. */
-export const rt: NativeRuntime = device
-  ? (new MirroredRuntime(
-      createRuntime({ device: device as 'cuda:0', activationDtype: 'f32' }),
-    ) as unknown as NativeRuntime)
-  : createRuntime(2);
+export const rt = runtimeOf(2);
 
 /** Whether an error is the one that a test provokes; faults that a device finds are told in words of their own. */
 export function isFailure(error: { code?: string; message: string }, code: string, words: RegExp): boolean {

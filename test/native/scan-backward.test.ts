@@ -1,11 +1,11 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { createRuntime, type Tensor, typed } from '../../native/binding.js';
+import { type Tensor, typed } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { expectGradients } from './gradients.js';
+import { rt, runtimeOf } from './runtime-under-test.js';
 import { f32, i32, poisoned, Random } from './support.js';
 
-const rt = createRuntime(2);
 const softplus = (x: number): number => Math.log1p(Math.exp(x));
 
 interface Case {
@@ -74,7 +74,7 @@ for (const c of CASES)
     };
     const dy = random.normals(tokens * channels);
     const made = await Promise.all(
-      [rt, createRuntime(1)].map(async (on) => {
+      [rt, runtimeOf(1)].map(async (on) => {
         const of = Object.fromEntries(
           Object.entries(sizes).map(([name, width]) => [name, f32([tokens, width], given[name as 'x'])]),
         ) as Record<keyof typeof sizes, Tensor>;

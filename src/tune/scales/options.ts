@@ -31,7 +31,7 @@ export const SCALE_DEFAULTS: Omit<ScaleOptions, 'steps' | 'seed'> = {
 export const SCALES_OPTION: MethodOption = {
   field: 'tuneScales',
   flags: '--tune-scales [steps]',
-  help: `afterwards train the group scales on the output of the whole model for so many steps, on the CPU (default: 0; ${DEFAULT_SCALE_STEPS} if you give no number)`,
+  help: `afterwards train the group scales on the output of the whole model for so many steps (default: 0; ${DEFAULT_SCALE_STEPS} if you give no number)`,
   takes: { least: 0, most: 100_000, integer: true },
   otherwise: 0,
   withoutActivations: 0,

@@ -11,19 +11,20 @@ import { scratch } from '../../formats/scratch.js';
 
 const root = fileURLToPath(new URL('../../../../', import.meta.url));
 
-test('training computes on the CPU: auto means it, a CUDA device is refused by name', () => {
-  const settings = { method: 'gptq', tune: 5 } as unknown as FullSettings;
-  const on = (device: string) => deviceFor(settings, { device } as Parameters<typeof deviceFor>[1]);
-  assert.equal(on('auto').device, 'cpu');
+test('training computes on the device that is asked for; with --method fmpq on the CPU', () => {
+  const on = (method: string, device: string) =>
+    deviceFor({ method, tune: 5 } as unknown as FullSettings, { device } as Parameters<typeof deviceFor>[1]).device;
+  assert.deepEqual(
+    [on('gptq', 'auto'), on('gptq', 'cuda'), on('rtn', 'cuda'), on('fmpq', 'auto')],
+    ['auto', 'cuda', 'cuda', 'cpu'],
+  );
   assert.throws(
-    () => on('cuda'),
+    () => on('fmpq', 'cuda'),
     (error: unknown) =>
       error instanceof LpqError &&
       error.code === 'LPQ_DEVICE' &&
-      /^--tune computes on the CPU only/.test(error.message),
+      /^--method fmpq computes on the CPU only/.test(error.message),
   );
-  const without = { method: 'gptq', tune: 0 } as unknown as FullSettings;
-  assert.equal(deviceFor(without, { device: 'cuda' } as Parameters<typeof deviceFor>[1]).device, 'cuda');
 });
 
 test('no steps, no training', () => {

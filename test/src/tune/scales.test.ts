@@ -149,7 +149,6 @@ test('what --tune-scales does not go with is refused by name before anything is 
     [/--tune-scales has no effect on scales of 8 bits or of two levels/, tiny, '--dtype=mxfp4'],
     [/--tune-scales has no effect with --method fmpq/, tiny, '--bits=4', '--method=fmpq'],
     [/--tune-scales does not take '-1'/, tiny, '--bits=4', '--tune-scales=-1'],
-    [/--tune-scales computes on the CPU only/, tiny, '--bits=4', '--device=cuda'],
     [/--tune-scales needs activations, which --stats does not have/, tiny, '--bits=4', '--stats=none'],
     [/--tune-norms has no effect without --tune-scales/, tiny, '--bits=4', '--tune-scales=0', '--tune-norms'],
     [/--tune-scales does not go with --redo/, tiny, '--bits=4', '--redo=x', '--from=y'],
