@@ -1,4 +1,4 @@
-// The kernels of attention's gradient (native/cuda/nn/attention_backward.cuh, attention_backward_f32.cuh), run on the
+// The kernels of attention and of its gradient (native/cuda/nn/attention*.cuh), run on the
 // host by threads that the host plays: every shape that is compiled, heads that fill the dims and such that do not,
 // MHA, GQA and MQA, windows, caps, sinks, keys that are chosen, sequences with tails and empty ones; against double
 // precision, elementwise (attention_gradient.h). Outputs and shared memory are full of NaN before, and so is what lies
@@ -9,6 +9,7 @@
 
 #include "asynchronous.h"
 #include "attention_gradient.h"
+#include "cuda/nn/attention.cuh"
 #include "cuda/nn/attention_backward.cuh"
 #include "cuda/nn/attention_backward_f32.cuh"
 #include "memory.h"
@@ -112,6 +113,19 @@ void one(int heads, int kv_heads, int head_dim, int value_dim, const std::vector
                        });
   if (!told.empty()) return fail("columns: " + told);
 
+  // And attention itself, of the same operands, where its kernel takes heads of one width.
+  std::vector<float> y(nan.begin(), nan.begin() + tokens * heads * value_dim);
+  if constexpr (HD == VD) {
+    constexpr int kKeys = HD == 256 ? 32 : 64;
+    simt::begin(seed);
+    told = simt::try_run(heads * room, 128, 1, (kTaskQueries + 4 * kKeys) * HD * 2, seed, [&] {
+      const int block = static_cast<int>(blockIdx.x);
+      flash<lpq::bf16, float, HD, kKeys>(a.q, a.k, a.v, y.data(), a.tasks, a.count, heads, kv_heads, value_dim, window,
+                                         a.cap, a.sinks, 0, block % heads, block / heads);
+    });
+    if (!told.empty()) return fail("attention: " + told);
+  }
+
   lpq::test::GradientCase c{heads,
                             kv_heads,
                             head_dim,
@@ -127,6 +141,7 @@ void one(int heads, int kv_heads, int head_dim, int value_dim, const std::vector
   compare(name + " dq", dq, expected.want.dq, expected.bound.dq);
   compare(name + " dk", dk, expected.want.dk, expected.bound.dk);
   compare(name + " dv", dv, expected.want.dv, expected.bound.dv);
+  if constexpr (HD == VD) compare(name + " y", y, expected.want.y, expected.bound.y);
 }
 
 // In fp32. block > 0: of the runs of so many tokens, of two choices, the own one and every third.

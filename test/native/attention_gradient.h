@@ -101,7 +101,7 @@ struct ExpectedGradients {
       mean += key.share * key.gradient, mean_size += key.share * std::fabs(key.gradient);
       gradient_off = std::max(gradient_off, key.gradient_off);
     }
-    const double all = sums(16.0 * static_cast<double>(keys.size())),  // one by one
+    const double all = (static_cast<double>(keys.size()) + 40) * 0x1p-23,  // one by one, as they come
         e = std::expm1(2 * off + 4 * furthest * 0x1p-22 + 0x1p-20) + all,
                  mean_off = (e + all) * mean_size + gradient_off;
     for (const Key& key : keys) {

@@ -5,6 +5,7 @@
 // Operands are bf16 (P and dS rounded once each), sums and all between them fp32.
 #pragma once
 #include "cuda/nn/attention_tiles.cuh"
+#include "cuda/ptx/x2.cuh"
 
 namespace lpq::cuda {
 
@@ -46,15 +47,31 @@ __device__ __forceinline__ void cap_and_mask(float (&scores)[N / 8][4], float ca
     }
 }
 
-// Of one element: the share P and, in place of dP, dS.
-__device__ __forceinline__ void share_and_slope(float& score, float& slope, float2 row, float cap, float inverse) {
-  const float p = exp2f(score - row.x);
-  slope = p * (slope - row.y);
+// Scores become shares P, and dP dS; row(n, i): L and D of an element's query.
+template <int N, class Row>
+__device__ __forceinline__ void shares_and_slopes(float (&scores)[N / 8][4], float (&slopes)[N / 8][4], float cap,
+                                                  Row row) {
   if (cap > 0) {
-    const float part = fmaxf(score, -cap) * inverse;  // 0 is what comes of a score that is not there
-    slope *= __fmaf_rn(-part, part, 1.0f);
+    const float inverse = 1.0f / cap;
+#pragma unroll
+    for (int n = 0; n < N / 8; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 of = row(n, i);
+        const float part = fmaxf(scores[n][i], -cap) * inverse;  // 0 is what comes of a score that is not there
+        scores[n][i] = ex2_approx(scores[n][i] - of.x);
+        slopes[n][i] = scores[n][i] * (slopes[n][i] - of.y) * __fmaf_rn(-part, part, 1.0f);
+      }
+  } else {
+#pragma unroll
+    for (int n = 0; n < N / 8; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 of = row(n, i);
+        scores[n][i] = ex2_approx(scores[n][i] - of.x);
+        slopes[n][i] = scores[n][i] * (slopes[n][i] - of.y);
+      }
   }
-  score = p;
 }
 
 template <int HD, int VD, int KEYS, bool RESIDENT>
@@ -79,19 +96,18 @@ __device__ __forceinline__ void gradient_by_rows(const AttentionGradient& a, int
             steps = end - begin;
 
   const auto fetch = [&](int step) {
-    const int key = (begin + step % steps) * KEYS;
+    const int key = (begin + (step < steps ? step : step - steps)) * KEYS;
     const unsigned k_tile = tiles + (step & 1) * (Shape::kKey + Shape::kValue);
     const index_t row = static_cast<index_t>(task.first + key) * a.kv_heads + kv;
-    fetch_rows<HD, 128>(k_tile, a.k + row * HD, static_cast<index_t>(a.kv_heads) * HD, KEYS, task.length - key);
-    fetch_rows<VD, 128>(k_tile + Shape::kKey, a.v + row * VD, static_cast<index_t>(a.kv_heads) * VD, KEYS,
-                        task.length - key);
+    fetch_rows<HD, KEYS>(k_tile, a.k + row * HD, static_cast<index_t>(a.kv_heads) * HD, task.length - key);
+    fetch_rows<VD, KEYS>(k_tile + Shape::kKey, a.v + row * VD, static_cast<index_t>(a.kv_heads) * VD,
+                         task.length - key);
     cp_async_commit();
   };
   const index_t first = static_cast<index_t>(task.first + task.query) * a.heads + head;
-  fetch_rows<HD, 128>(q_tile, a.q + first * HD, static_cast<index_t>(a.heads) * HD, kTaskQueries,
-                      task.length - task.query);
-  fetch_rows<VD, 128>(dy_tile, a.dy + first * VD, static_cast<index_t>(a.heads) * VD, kTaskQueries,
-                      task.length - task.query);
+  fetch_rows<HD, kTaskQueries>(q_tile, a.q + first * HD, static_cast<index_t>(a.heads) * HD, task.length - task.query);
+  fetch_rows<VD, kTaskQueries>(dy_tile, a.dy + first * VD, static_cast<index_t>(a.heads) * VD,
+                               task.length - task.query);
   fetch(0);
 
   unsigned queries[RESIDENT ? HD / 16 : 1][4], gradients[RESIDENT ? VD / 16 : 1][4];
@@ -125,7 +141,7 @@ __device__ __forceinline__ void gradient_by_rows(const AttentionGradient& a, int
     const unsigned k_tile = tiles + (step & 1) * (Shape::kKey + Shape::kValue);
     times_transposed<HD, KEYS, bf16>(scores, k_tile, query);
     times_transposed<VD, KEYS, bf16>(slopes, k_tile + Shape::kKey, gradient);
-    const int key = (begin + step % steps) * KEYS;
+    const int key = (begin + (step < steps ? step : step - steps)) * KEYS;
     // Only tiles that reach past the diagonal or below a window hold keys that some query does not see.
     const bool mask = key + KEYS > task.query + 1 || (a.window > 0 && key < last - a.window);
     cap_and_mask<KEYS, false>(scores, a.cap, mask, task.query + warp * 16, key, a.window);
@@ -145,14 +161,15 @@ __device__ __forceinline__ void gradient_by_rows(const AttentionGradient& a, int
       for (int n = 0; n < KEYS / 8; ++n) peak = fmaxf(peak, fmaxf(scores[n][2 * r], scores[n][2 * r + 1]));
       peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, 1));
       peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, 2));
-      const float base = peak == -INFINITY ? 0.0f : peak, shrink = exp2f(most[r] - base);  // nothing seen yet: no NaN
+      const float base = peak == -INFINITY ? 0.0f : peak,
+                  shrink = ex2_approx(most[r] - base);  // nothing seen yet: no NaN
       most[r] = peak;
       sum[r] *= shrink, dot[r] *= shrink;
 #pragma unroll
       for (int n = 0; n < KEYS / 8; ++n)
 #pragma unroll
         for (int i = 2 * r; i < 2 * r + 2; ++i) {
-          const float p = exp2f(scores[n][i] - base);
+          const float p = ex2_approx(scores[n][i] - base);
           sum[r] += p;
           dot[r] = __fmaf_rn(p, slopes[n][i], dot[r]);
         }
@@ -172,15 +189,11 @@ __device__ __forceinline__ void gradient_by_rows(const AttentionGradient& a, int
     if (lane % 4 == 0) a.rows[(static_cast<index_t>(head) * a.room + index) * kTaskQueries + at] = row[r];
   }
 
-  const float inverse = a.cap > 0 ? 1.0f / a.cap : 0.0f;
   float out[HD / 8][4] = {};
   for (int step = steps; step < 2 * steps; ++step) {
     float scores[KEYS / 8][4] = {}, slopes[KEYS / 8][4] = {};
     const unsigned k_tile = products(step, scores, slopes);
-#pragma unroll
-    for (int n = 0; n < KEYS / 8; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) share_and_slope(scores[n][i], slopes[n][i], row[i / 2], a.cap, inverse);
+    shares_and_slopes<KEYS>(scores, slopes, a.cap, [&](int, int i) { return row[i / 2]; });
     times_rows<HD, HD, KEYS, bf16>(out, slopes, k_tile, 0);
     __syncthreads();
   }
@@ -224,15 +237,17 @@ __device__ __forceinline__ void gradient_by_columns(const AttentionGradient& a, 
   const int last_key = min(first_key + KEYS, task.length) - 1;
   const int begin = first_key / QUERIES,
             end = ((a.window > 0 ? min(task.length, last_key + a.window) : task.length) + QUERIES - 1) / QUERIES,
-            blocks = end - begin, steps = group * blocks;
+            steps = group * (end - begin);
 
+  int next_head = kv * group, next_block = begin;  // of the step that is fetched next
   const auto fetch = [&](int step) {
-    const int head = kv * group + step / blocks, query = (begin + step % blocks) * QUERIES;
+    const int head = next_head, query = next_block * QUERIES;
+    if (++next_block == end) next_block = begin, ++next_head;
     const unsigned q_tile = tiles + (step & 1) * Shape::kStage;
     const index_t row = static_cast<index_t>(task.first + query) * a.heads + head;
-    fetch_rows<HD, 128>(q_tile, a.q + row * HD, static_cast<index_t>(a.heads) * HD, QUERIES, task.length - query);
-    fetch_rows<VD, 128>(q_tile + Shape::kQuery, a.dy + row * VD, static_cast<index_t>(a.heads) * VD, QUERIES,
-                        task.length - query);
+    fetch_rows<HD, QUERIES>(q_tile, a.q + row * HD, static_cast<index_t>(a.heads) * HD, task.length - query);
+    fetch_rows<VD, QUERIES>(q_tile + Shape::kQuery, a.dy + row * VD, static_cast<index_t>(a.heads) * VD,
+                            task.length - query);
     // Tasks of a sequence follow each other, so that its queries are in a row.
     const float2* rows = a.rows + (static_cast<index_t>(head) * a.room + index) * kTaskQueries + (query - task.query);
     const int at = threadIdx.x;
@@ -240,13 +255,13 @@ __device__ __forceinline__ void gradient_by_columns(const AttentionGradient& a, 
     cp_async_commit();
   };
   const index_t first = static_cast<index_t>(task.first + first_key) * a.kv_heads + kv;
-  fetch_rows<HD, 128>(k_tile, a.k + first * HD, static_cast<index_t>(a.kv_heads) * HD, KEYS, task.length - first_key);
-  fetch_rows<VD, 128>(v_tile, a.v + first * VD, static_cast<index_t>(a.kv_heads) * VD, KEYS, task.length - first_key);
+  fetch_rows<HD, KEYS>(k_tile, a.k + first * HD, static_cast<index_t>(a.kv_heads) * HD, task.length - first_key);
+  fetch_rows<VD, KEYS>(v_tile, a.v + first * VD, static_cast<index_t>(a.kv_heads) * VD, task.length - first_key);
   fetch(0);
 
-  const float inverse = a.cap > 0 ? 1.0f / a.cap : 0.0f;
   constexpr int kWide = HD / Shape::kSplit, kValues = VD / Shape::kSplit;
   float keys[kWide / 8][4] = {}, values[kValues / 8][4] = {};
+  int block = begin;
   for (int step = 0; step < steps; ++step) {
     if (step + 1 < steps) {
       fetch(step + 1);
@@ -262,19 +277,18 @@ __device__ __forceinline__ void gradient_by_columns(const AttentionGradient& a, 
                                         [&](unsigned (&left)[4], int d) { rows_of<HD>(left, k_tile, own, d); });
     times_transposed<VD, QUERIES, bf16>(slopes, dy_tile,
                                         [&](unsigned (&left)[4], int d) { rows_of<VD>(left, v_tile, own, d); });
-    const int query = (begin + step % blocks) * QUERIES;
+    const int query = block * QUERIES;
+    if (++block == end) block = begin;
     const bool mask = query < first_key + KEYS - 1 || (a.window > 0 && query + QUERIES > first_key + a.window);
     cap_and_mask<QUERIES, true>(scores, a.cap, mask, first_key + own, query, a.window);
+    float4 of[QUERIES / 8];
 #pragma unroll
-    for (int n = 0; n < QUERIES / 8; ++n) {
-      const float4 two = ld_shared_f4(rows + (n * 8 + lane % 4 * 2) * 8);
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        share_and_slope(scores[n][i], slopes[n][i], i % 2 ? make_float2(two.z, two.w) : make_float2(two.x, two.y),
-                        a.cap, inverse);
-    }
-    times_rows<VD, kValues, QUERIES, bf16>(values, scores, dy_tile, part * (kValues / 8));
-    times_rows<HD, kWide, QUERIES, bf16>(keys, slopes, q_tile, part * (kWide / 8));
+    for (int n = 0; n < QUERIES / 8; ++n) of[n] = ld_shared_f4(rows + (n * 8 + lane % 4 * 2) * 8);
+    shares_and_slopes<QUERIES>(scores, slopes, a.cap, [&](int n, int i) {
+      return i % 2 ? make_float2(of[n].z, of[n].w) : make_float2(of[n].x, of[n].y);
+    });
+    times_rows<VD, kValues, QUERIES, bf16>(values, scores, dy_tile, part * kValues);
+    times_rows<HD, kWide, QUERIES, bf16>(keys, slopes, q_tile, part * kWide);
     __syncthreads();
   }
   constexpr float kLn2 = 0.6931471805599453f;  // q has log2(e) in it

@@ -39,21 +39,43 @@ __device__ __forceinline__ unsigned place(int row, int chunk) {
   return static_cast<unsigned>((row * kChunks + (chunk ^ twist)) * 16);
 }
 
-// `rows` rows of HD from `from` on, `pitch` elements from one to the next, to a tile: those from `there` on are 0.
-template <int HD, int THREADS, class T>
-__device__ __forceinline__ void fetch_rows(unsigned tile, const T* from, index_t pitch, int rows, int there) {
-  constexpr int kChunks = HD / 8;
-  for (int i = threadIdx.x; i < rows * kChunks; i += THREADS) {
-    const int row = i / kChunks, chunk = i % kChunks;
-    cp_async_16(tile + place<HD>(row, chunk), from + (row < there ? row : 0) * pitch + chunk * 8, row < there ? 16 : 0);
+// ROWS rows of HD from `from` on, `pitch` elements from one to the next, to a tile, by 128 threads: those from `there`
+// on are 0. A thread keeps its place in rows, so that all its addresses are a step from one.
+template <int HD, int ROWS, class T>
+__device__ __forceinline__ void fetch_rows(unsigned tile, const T* from, index_t pitch, int there) {
+  const int row = threadIdx.x / 8, chunk = threadIdx.x % 8;
+  const unsigned to = tile + place<HD>(row, chunk);
+  const T* source = from + row * pitch + chunk * 8;
+#pragma unroll
+  for (int i = 0; i < ROWS; i += 16) {
+    const int bytes = row + i < there ? 16 : 0;
+#pragma unroll
+    for (int j = 0; j < HD; j += 64) cp_async_16(to + i * HD * 2 + j * 2, source + j, bytes);
+    source += 16 * pitch;
   }
 }
 
-// Operand A: 16 rows of a tile, columns 16 d to 16 d + 15.
+// Where chunk `chunk` of 8 columns of this lane's row begins, of chunks that go by two: `of` is the place of the first
+// two in a tile of rows of a multiple of 128 bytes, of which the bits of a chunk are the row's twist.
+__device__ __forceinline__ unsigned two_on(unsigned of, int chunk) {
+  return (of ^ static_cast<unsigned>((chunk & 7) * 16)) + static_cast<unsigned>((chunk & ~7) * 16);
+}
+// The lane's part in rows of operand A, which rows of B transposed share, and in rows of B.
+template <int HD>
+__device__ __forceinline__ unsigned left_part() {
+  const int lane = threadIdx.x % 32;
+  return place<HD>(lane % 16, lane / 16);
+}
+template <int HD>
+__device__ __forceinline__ unsigned right_part() {
+  const int lane = threadIdx.x % 32;
+  return place<HD>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+}
+
+// Operand A: 16 rows of a tile from `row` on, columns 16 d to 16 d + 15.
 template <int HD>
 __device__ __forceinline__ void rows_of(unsigned (&a)[4], unsigned tile, int row, int d) {
-  const int lane = threadIdx.x % 32;
-  ldmatrix_x4(a, tile + place<HD>(row + lane % 16, 2 * d + lane / 16));
+  ldmatrix_x4(a, two_on(tile + row * HD * 2 + left_part<HD>(), 2 * d));
 }
 
 // sums [16 rows, N] += A times the transpose of N rows of a tile, summed over its HD columns; a(d): operand A of
@@ -61,7 +83,7 @@ __device__ __forceinline__ void rows_of(unsigned (&a)[4], unsigned tile, int row
 //   (lane, reg) of sums[n] -> row lane / 4 + 8 (reg / 2), column 8 n + 2 (lane % 4) + reg % 2
 template <int HD, int N, class T, class A>
 __device__ __forceinline__ void times_transposed(float (&sums)[N / 8][4], unsigned tile, A a) {
-  const int lane = threadIdx.x % 32;
+  const unsigned own = tile + right_part<HD>();
 #pragma unroll
   for (int d = 0; d < HD / 16; ++d) {
     unsigned left[4];
@@ -69,7 +91,7 @@ __device__ __forceinline__ void times_transposed(float (&sums)[N / 8][4], unsign
 #pragma unroll
     for (int n = 0; n < N / 16; ++n) {
       unsigned b[4];
-      ldmatrix_x4(b, tile + place<HD>(n * 16 + (lane / 16) * 8 + lane % 8, 2 * d + (lane / 8) % 2));
+      ldmatrix_x4(b, two_on(own, 2 * d) + n * 16 * HD * 2);
       mma_m16n8k16<kBf16<T>>(sums[2 * n], left, b[0], b[1]);
       mma_m16n8k16<kBf16<T>>(sums[2 * n + 1], left, b[2], b[3]);
     }
@@ -77,11 +99,11 @@ __device__ __forceinline__ void times_transposed(float (&sums)[N / 8][4], unsign
 }
 
 // sums [16 rows, WIDTH] += shares [16 rows, N], rounded to T, times N rows of a tile of HD columns, of which WIDTH are
-// taken, from 8 `first` on. Fragments of sums of one product are those of operand A of the next.
+// taken, from `first` on, a multiple of 64. Fragments of sums of one product are those of operand A of the next.
 template <int HD, int WIDTH, int N, class T>
 __device__ __forceinline__ void times_rows(float (&sums)[WIDTH / 8][4], const float (&shares)[N / 8][4], unsigned tile,
                                            int first) {
-  const int lane = threadIdx.x % 32;
+  const unsigned own = tile + first * 2 + left_part<HD>();
 #pragma unroll
   for (int n = 0; n < N / 16; ++n) {
     const unsigned p[4] = {pair<T>(shares[2 * n][0], shares[2 * n][1]), pair<T>(shares[2 * n][2], shares[2 * n][3]),
@@ -90,7 +112,7 @@ __device__ __forceinline__ void times_rows(float (&sums)[WIDTH / 8][4], const fl
 #pragma unroll
     for (int d = 0; d < WIDTH / 16; ++d) {
       unsigned b[4];
-      ldmatrix_x4_trans(b, tile + place<HD>(n * 16 + lane % 16, first + 2 * d + lane / 16));
+      ldmatrix_x4_trans(b, two_on(own, 2 * d) + n * 16 * HD * 2);
       mma_m16n8k16<kBf16<T>>(sums[2 * d], p, b[0], b[1]);
       mma_m16n8k16<kBf16<T>>(sums[2 * d + 1], p, b[2], b[3]);
     }
