@@ -58,6 +58,7 @@ function* jobs() {
     const size = tool === 'racecheck' ? '--small' : '--quick';
     const checked = (name, program, ...args) => [`${tool} ${name}`, program, args, tool];
     yield checked('attention', 'lpq_gpu_attention', '--small');
+    yield checked('attention_backward', 'lpq_gpu_attention_backward', '--small');
     yield checked('act', 'lpq_gpu_act', '--quick');
     for (const kernel of ['sparse', 'marlin', 'turbomind'])
       yield checked(kernel, 'lpq_gpu_kernels', size, '--kernel', kernel);
@@ -65,6 +66,7 @@ function* jobs() {
       yield checked(`${kernel} ${type}`, 'lpq_gpu_kernels', size, '--kernel', kernel, type);
   }
   yield ['attention', 'lpq_gpu_attention', quick];
+  yield ['attention_backward', 'lpq_gpu_attention_backward', []];
   yield ['act', 'lpq_gpu_act', quick];
   yield ['chosen', 'lpq_gpu_kernels', ['--quick']];
   for (const kernel of ['marlin', 'turbomind', 'sparse'])
