@@ -39,6 +39,11 @@ __device__ __forceinline__ void check_slot(const Past& past, int s) {
     if (past.slots[other] == past.slots[s]) *past.fault = 1;
 }
 
+// For one block of a call: every sequence is one.
+__device__ __forceinline__ void check_runs(const Past& past) {
+  for (int s = static_cast<int>(threadIdx.x); s < past.sequences; s += static_cast<int>(blockDim.x)) run_of(past, s);
+}
+
 // The sequence of token t.
 __device__ __forceinline__ int sequence_of(const int* starts, int sequences, int t) {
   int low = 0, high = sequences;

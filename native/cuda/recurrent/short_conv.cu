@@ -32,6 +32,7 @@ __device__ void convolve(const Convolved& from, const float* gate, const void* w
                          float* y, const Past& past, int channels, int all_taps, int silu, int each) {
   const int c = blockIdx.x * blockDim.x + threadIdx.x, begin = blockIdx.y * each, end = min(begin + each, past.tokens),
             taps = TAPS ? TAPS : all_taps;
+  if (blockIdx.x == 0 && blockIdx.y == 0) check_runs(past);
   if (c >= channels || begin >= end) return;
   float by[TAPS ? TAPS : 1], seen[TAPS ? TAPS : 1];
 #pragma unroll
