@@ -115,7 +115,7 @@ void gather_columns(Call& call, CudaExec& exec) {
   const int width = static_cast<int>(a.x.dim(1));
   const long long count = a.x.elements();
   uint32_t* fault = exec.fault("LPQ_NATIVE_ARGUMENT", "order names a column that x does not have");
-  exec.launch("lpq_gather_columns", {stride_blocks(exec, count, kThreads)}, {kThreads}, 0, a.x.data<float>(),
+  exec.launch("lpq_gather_columns_f32", {stride_blocks(exec, count, kThreads)}, {kThreads}, 0, a.x.data<float>(),
               a.order.data<int32_t>(), a.y.data<float>(), width, count, fault);
 }
 

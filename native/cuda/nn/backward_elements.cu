@@ -86,7 +86,7 @@ extern "C" __global__ void lpq_soft_cap_backward(const float* y, const float* dy
 }
 
 // y[t][j] = x[t][order[j]].
-extern "C" __global__ void lpq_gather_columns(const float* x, const int* order, float* y, int width, index_t count,
+extern "C" __global__ void lpq_gather_columns_f32(const float* x, const int* order, float* y, int width, index_t count,
                                               unsigned* fault) {
   each(count, [&](index_t i) {
     const int from = order[i % width];
