@@ -5,7 +5,7 @@ import type { ActivationName, AttentionParams, RopeStyle } from './ops.js';
 type Added = { accumulate?: boolean };
 
 /**
- * Vector-Jacobian products (native/ops/backward.h), f32, CPU only: `dy` is the gradient with respect to the y of the operation of the
+ * Vector-Jacobian products (native/ops/backward.h), f32: `dy` is the gradient with respect to the y of the operation of the
  * same name in native/ops.ts, dx with respect to its x. accumulate: added to what is there.
  */
 export const backwardOps = {

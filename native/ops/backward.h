@@ -1,8 +1,9 @@
 // Vector-Jacobian products: linear_input_gradient, linear_weight_gradient, rmsnorm_backward, layernorm_backward,
 // rope_backward, attention_backward, activation_backward, gated_activation_backward, clamped_swiglu_backward,
 // limited_gate_backward, xielu_backward, soft_cap_backward, output_error, divergence; of layers with a state in
-// backward_recurrent.h. CPU only; activations and gradients f32. `dy` is the gradient of a loss with respect to y, the
-// forward operation's output; dx is with respect to x.
+// backward_recurrent.h. Activations and gradients f32. `dy` is the gradient of a loss with respect to y, the forward
+// operation's output; dx is with respect to x. On CUDA sums of a row are in fp32, but for those of output_error and
+// divergence, whose terms alone are.
 #pragma once
 #include "ops/attention.h"
 #include "ops/elementwise.h"

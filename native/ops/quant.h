@@ -71,7 +71,8 @@ struct Rtn : Arguments {
 
 // y f32 [T,K] = x f32 [T,K] (in place, too) as symmetric numbers of the type times scales of `groupSize` neighbours,
 // stored as `scaleDtype`, as rtn chooses them; `global` (1): the second level of e4m3 scales, which is given. What a
-// linear reads whose activations have few bits. Fails with LPQ_NATIVE_NUMERICS for NaN and infinity.
+// linear reads whose activations have few bits. The same bytes on every device. Fails with LPQ_NATIVE_NUMERICS for NaN
+// and infinity.
 struct RoundInputs : Arguments {
   QuantType type = quant_type();
   const Tensor& x = input("x", {f32}, {-1, -1});

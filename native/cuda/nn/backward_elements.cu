@@ -11,6 +11,19 @@ __device__ __forceinline__ void each(index_t count, F body) {
   for (index_t i = static_cast<index_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) body(i);
 }
 
+// of(x, dy) -> dx.
+template <class F>
+__device__ void elements(const float* x, const float* dy, float* dx, index_t count, int vec, F of) {
+  if (!vec) {
+    each(count, [&](index_t i) { dx[i] = of(x[i], dy[i]); });
+    return;
+  }
+  each(count / 4, [&](index_t i) {
+    const float4 v = load4(x + 4 * i), d = load4(dy + 4 * i);
+    store4(dx + 4 * i, make_float4(of(v.x, d.x), of(v.y, d.y), of(v.z, d.z), of(v.w, d.w)));
+  });
+}
+
 struct Two {
   float gate, up;
 };
@@ -38,8 +51,9 @@ __device__ __forceinline__ float softplus(float x) { return x > 20.0f ? x : log1
 
 }  // namespace
 
-extern "C" __global__ void lpq_activation_backward(const float* x, const float* dy, float* dx, int act, index_t count) {
-  each(count, [&](index_t i) { dx[i] = slope(x[i], act) * dy[i]; });
+extern "C" __global__ void lpq_activation_backward(const float* x, const float* dy, float* dx, int act, index_t count,
+                                                   int vec) {
+  elements(x, dy, dx, count, vec, [&](float v, float d) { return slope(v, act) * d; });
 }
 
 extern "C" __global__ void lpq_gated_activation_backward(const float* gate, const float* up, const float* dy,
@@ -67,30 +81,21 @@ extern "C" __global__ void lpq_limited_backward(const float* gate, const float* 
 
 extern "C" __global__ void lpq_xielu_backward(const float* x, const void* positive, const void* negative,
                                               const void* beta, const void* eps, int positive_type, int negative_type,
-                                              int beta_type, int eps_type, const float* dy, float* dx, index_t count) {
+                                              int beta_type, int eps_type, const float* dy, float* dx, index_t count,
+                                              int vec) {
   const float line = load_any(beta, beta_type, 0), least = load_any(eps, eps_type, 0),
               above = softplus(load_any(positive, positive_type, 0)),
               below = line + softplus(load_any(negative, negative_type, 0));
-  each(count, [&](index_t i) {
-    const float v = x[i], bent = v > 0 ? 2.0f * above * v : below * (v < least ? expm1f(v) : -1.0f);
-    dx[i] = (bent + line) * dy[i];
+  elements(x, dy, dx, count, vec, [&](float v, float d) {
+    const float bent = v > 0 ? 2.0f * above * v : below * (v < least ? expm1f(v) : -1.0f);
+    return (bent + line) * d;
   });
 }
 
 extern "C" __global__ void lpq_soft_cap_backward(const float* y, const float* dy, float* dx, float scale, float inverse,
-                                                 index_t count) {
-  each(count, [&](index_t i) {
-    const float share = y[i] * inverse;
-    dx[i] = __fmaf_rn(-share, share, 1.0f) * scale * dy[i];
-  });
-}
-
-// y[t][j] = x[t][order[j]].
-extern "C" __global__ void lpq_gather_columns(const float* x, const int* order, float* y, int width, index_t count,
-                                              unsigned* fault) {
-  each(count, [&](index_t i) {
-    const int from = order[i % width];
-    if (from < 0 || from >= width) *fault = 1;
-    else y[i] = x[i - i % width + from];
+                                                 index_t count, int vec) {
+  elements(y, dy, dx, count, vec, [&](float v, float d) {
+    const float share = v * inverse;
+    return __fmaf_rn(-share, share, 1.0f) * scale * d;
   });
 }

@@ -1,111 +1,137 @@
-// Gradients row by row (ops/backward.h), f32. A row is a block's, or of narrow ones a warp's (blockDim.y > 1).
+// What an output loses and its gradient, row by row (ops/backward.h), f32: a block a row. vec: in fours, where
+// everything is aligned.
 #include "cuda/nn/block_sum.cuh"
-#include "cuda/types.cuh"
 
 using namespace lpq;
 
 namespace {
 
-struct Row {
-  index_t at;
-  bool by_warp;
-  __device__ explicit Row(index_t rows) : by_warp(blockDim.y > 1) {
-    at = by_warp ? static_cast<index_t>(blockIdx.x) * blockDim.y + threadIdx.y : blockIdx.x;
-    if (at >= rows) at = -1;
+constexpr float kLeast = -3.402823466e38f;
+
+// The greatest logit, the sum of exponentials less it, and of those times differences: made in one reading.
+struct Softmax {
+  float most = kLeast;
+  double sum = 0, cross = 0;
+
+  __device__ void make_room(float logit) {
+    if (logit > most) {
+      const double by = static_cast<double>(expf(most - logit));
+      sum *= by, cross *= by, most = logit;
+    }
   }
-  __device__ float sum(float v) const { return by_warp ? warp_sum(v) : block_sum(v); }
 };
+
+// Of a value of each thread; `room`: 32 numbers that nobody uses.
+__device__ float block_max(float value, float* room) {
+  value = warp_max(value);
+  if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = value;
+  __syncthreads();
+  for (unsigned i = 0; i < blockDim.x / 32; ++i) value = fmaxf(value, room[i]);
+  return value;
+}
+
+// A logit of -infinity has no weight, whatever it differs by.
+__device__ __forceinline__ float weighed(float exponential, float apart) {
+  return exponential > 0 ? exponential * apart : 0.0f;
+}
 
 }  // namespace
 
-// y = x r g, r = 1 / sqrt(mean x^2 + eps): dx = r (g dy - x r^2 mean(g dy x)).
-extern "C" __global__ void lpq_rmsnorm_backward(const float* x, const float* dy, const void* weight, int weight_type,
-                                                float* dx, index_t rows, int width, float eps, float offset,
-                                                int accumulate) {
-  const Row row(rows);
-  if (row.at < 0) return;
-  const float *from = x + row.at * width, *d = dy + row.at * width;
-  float* to = dx + row.at * width;
-  const auto gain = [&](int c) { return weight ? load_any(weight, weight_type, c) + offset : 1.0f; };
-  float squares = 0, products = 0;
-  for (int c = threadIdx.x; c < width; c += blockDim.x) {
-    squares = __fmaf_rn(from[c], from[c], squares);
-    products = __fmaf_rn(gain(c) * d[c], from[c], products);
-  }
-  squares = row.sum(squares), products = row.sum(products);
-  const float n = static_cast<float>(width), r = 1.0f / sqrtf(squares / n + eps), by = products / n * r * r;
-  for (int c = threadIdx.x; c < width; c += blockDim.x) {
-    const float made = r * __fmaf_rn(-by, from[c], gain(c) * d[c]);
-    to[c] = accumulate ? to[c] + made : made;
-  }
-}
-
-// With h = g dy and u = (x - mean) r: dx = r (h - mean h - u mean(h u)). Row t has row t mod turns of the weight.
-extern "C" __global__ void lpq_layernorm_backward(const float* x, const float* dy, const void* weight, int weight_type,
-                                                  float* dx, index_t rows, int width, int turns, float eps,
-                                                  float offset, int accumulate) {
-  const Row row(rows);
-  if (row.at < 0) return;
-  const float *from = x + row.at * width, *d = dy + row.at * width;
-  float* to = dx + row.at * width;
-  const index_t own = row.at % turns * width;
-  const auto gain = [&](int c) { return weight ? load_any(weight, weight_type, own + c) + offset : 1.0f; };
-  const float n = static_cast<float>(width);
-  float sum = 0, square = 0, of_h = 0, of_u = 0;
-  for (int c = threadIdx.x; c < width; c += blockDim.x) sum += from[c];
-  const float mean = row.sum(sum) / n;
-  for (int c = threadIdx.x; c < width; c += blockDim.x) {
-    const float u = from[c] - mean, h = gain(c) * d[c];
-    square = __fmaf_rn(u, u, square), of_h += h, of_u = __fmaf_rn(h, u, of_u);
-  }
-  const float r = 1.0f / sqrtf(row.sum(square) / n + eps);
-  of_h = row.sum(of_h) / n, of_u = row.sum(of_u) / n * r * r;
-  for (int c = threadIdx.x; c < width; c += blockDim.x) {
-    const float made = r * __fmaf_rn(-of_u, from[c] - mean, gain(c) * d[c] - of_h);
-    to[c] = accumulate ? to[c] + made : made;
-  }
-}
-
 // dy = y - target, and its squares' sum.
-extern "C" __global__ void lpq_output_error(const float* y, const float* target, float* dy, double* sums, int width) {
+extern "C" __global__ void __launch_bounds__(256)
+    lpq_output_error(const float* y, const float* target, float* dy, double* sums, int width, int vec) {
   const index_t first = static_cast<index_t>(blockIdx.x) * width;
   double sum = 0;
-  for (int c = threadIdx.x; c < width; c += blockDim.x) {
-    const float d = y[first + c] - target[first + c];
-    dy[first + c] = d;
-    sum += static_cast<double>(d) * static_cast<double>(d);
-  }
+  const auto square = [](float d) { return static_cast<double>(d) * static_cast<double>(d); };
+  if (vec)
+#pragma unroll 4
+    for (int c = 4 * threadIdx.x; c < width; c += 4 * blockDim.x) {
+      const float4 a = load4(y + first + c), b = load4(target + first + c);
+      const float4 d = make_float4(a.x - b.x, a.y - b.y, a.z - b.z, a.w - b.w);
+      store4(dy + first + c, d);
+      sum += (square(d.x) + square(d.y)) + (square(d.z) + square(d.w));
+    }
+  else
+    for (int c = threadIdx.x; c < width; c += blockDim.x) {
+      const float d = y[first + c] - target[first + c];
+      dy[first + c] = d;
+      sum += square(d);
+    }
   sum = block_sum(sum);
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
-// KL(softmax(target) || softmax(logits)) of a row, and factor times its gradient.
+// KL(p || q) of a row, p = softmax(target), q = softmax(logits), and factor (q - p). With b of target and a of logits
+// it is sum p (b - a) + lse a - lse b. Differences are less that of the first column, since a shift of all logits
+// changes nothing but rounding.
+// The gradient goes backwards, as what was read last may still be in cache.
 extern "C" __global__ void __launch_bounds__(1024)
-    lpq_divergence(const float* logits, const float* target, float* dlogits, double* sums, int vocabulary,
-                   float factor) {
-  __shared__ float most_of[2][32];
+    lpq_divergence(const float* logits, const float* target, float* dlogits, double* sums, int vocabulary, float factor,
+                   int vec) {
+  __shared__ float room[2][32];
   const index_t first = static_cast<index_t>(blockIdx.x) * vocabulary;
   const float *l = logits + first, *w = target + first;
-  float most = -INFINITY, wanted_most = -INFINITY;
-  for (int i = threadIdx.x; i < vocabulary; i += blockDim.x)
-    most = fmaxf(most, l[i]), wanted_most = fmaxf(wanted_most, w[i]);
-  most = warp_max(most), wanted_most = warp_max(wanted_most);
-  if (threadIdx.x % 32 == 0) most_of[0][threadIdx.x / 32] = most, most_of[1][threadIdx.x / 32] = wanted_most;
-  __syncthreads();
-  for (unsigned i = 0; i < blockDim.x / 32; ++i)
-    most = fmaxf(most, most_of[0][i]), wanted_most = fmaxf(wanted_most, most_of[1][i]);
-  double sum = 0, wanted_sum = 0;
-  for (int i = threadIdx.x; i < vocabulary; i += blockDim.x)
-    sum += static_cast<double>(expf(l[i] - most)), wanted_sum += static_cast<double>(expf(w[i] - wanted_most));
-  sum = block_sum(sum), wanted_sum = block_sum(wanted_sum);
-  const float all = static_cast<float>(sum), wanted_all = static_cast<float>(wanted_sum);
-  const double apart = log(sum) - log(wanted_sum);
-  double loss = 0;
-  for (int i = threadIdx.x; i < vocabulary; i += blockDim.x) {
-    const float a = l[i] - most, b = w[i] - wanted_most, q = expf(a) / all, p = expf(b) / wanted_all;
-    if (p > 0) loss += static_cast<double>(p) * (static_cast<double>(b) - static_cast<double>(a) + apart);
-    dlogits[first + i] = factor * (q - p);
+  float* to = dlogits + first;
+  float common = w[0] - l[0];
+  if (!isfinite(common)) common = 0;
+  Softmax q, p;
+  if (vec)
+    for (int i = 4 * threadIdx.x; i < vocabulary; i += 4 * blockDim.x) {
+      const float4 a = load4(l + i), b = load4(w + i);
+      q.make_room(fmaxf(fmaxf(a.x, a.y), fmaxf(a.z, a.w)));
+      p.make_room(fmaxf(fmaxf(b.x, b.y), fmaxf(b.z, b.w)));
+      q.sum +=
+          static_cast<double>((expf(a.x - q.most) + expf(a.y - q.most)) + (expf(a.z - q.most) + expf(a.w - q.most)));
+      const float4 e = make_float4(expf(b.x - p.most), expf(b.y - p.most), expf(b.z - p.most), expf(b.w - p.most));
+      p.sum += static_cast<double>((e.x + e.y) + (e.z + e.w));
+      p.cross += static_cast<double>((weighed(e.x, b.x - a.x - common) + weighed(e.y, b.y - a.y - common)) +
+                                     (weighed(e.z, b.z - a.z - common) + weighed(e.w, b.w - a.w - common)));
+    }
+  else
+    for (int i = threadIdx.x; i < vocabulary; i += blockDim.x) {
+      const float a = l[i], b = w[i];
+      q.make_room(a), p.make_room(b);
+      const float e = expf(b - p.most);
+      q.sum += static_cast<double>(expf(a - q.most)), p.sum += static_cast<double>(e);
+      p.cross += static_cast<double>(weighed(e, b - a - common));
+    }
+  const float most = block_max(q.most, room[0]), wanted_most = block_max(p.most, room[1]);
+  q.make_room(most), p.make_room(wanted_most);
+  const double all = block_sum(q.sum), wanted_all = block_sum(p.sum), cross = block_sum(p.cross);
+  if (threadIdx.x == 0)
+    sums[blockIdx.x] = cross / wanted_all + static_cast<double>(common) +
+                       ((static_cast<double>(most) + log(all)) - (static_cast<double>(wanted_most) + log(wanted_all)));
+  const float share = static_cast<float>(1 / all), wanted_share = static_cast<float>(1 / wanted_all);
+  const auto made = [&](float a, float b) {
+    return factor * (expf(a - most) * share - expf(b - wanted_most) * wanted_share);
+  };
+  if (vec) {
+    const int last = (vocabulary / 4 - 1) / static_cast<int>(blockDim.x);
+#pragma unroll 2
+    for (int turn = last; turn >= 0; --turn) {
+      const int i = 4 * (turn * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x));
+      if (i >= vocabulary) continue;
+      const float4 a = load4(l + i), b = load4(w + i);
+      store4(to + i, make_float4(made(a.x, b.x), made(a.y, b.y), made(a.z, b.z), made(a.w, b.w)));
+    }
+  } else {
+    for (int i = threadIdx.x; i < vocabulary; i += blockDim.x) to[i] = made(l[i], w[i]);
   }
-  loss = block_sum(loss);
-  if (threadIdx.x == 0) sums[blockIdx.x] = loss;
+}
+
+// y[t][j] = x[t][order[j]], a block a row; `staged`: by way of shared memory.
+extern "C" __global__ void __launch_bounds__(256)
+    lpq_gather_columns_f32(const float* x, const int* order, float* y, int width, int staged, unsigned* fault) {
+  extern __shared__ float memory[];
+  const index_t first = static_cast<index_t>(blockIdx.x) * width;
+  const float* from = x + first;
+  if (staged) {
+    for (int c = threadIdx.x; c < width; c += blockDim.x) memory[c] = from[c];
+    __syncthreads();
+  }
+  for (int c = threadIdx.x; c < width; c += blockDim.x) {
+    const int column = order[c];
+    if (column < 0 || column >= width) *fault = 1;
+    else y[first + c] = staged ? memory[column] : from[column];
+  }
 }
