@@ -21,8 +21,8 @@ export interface BlockMemory {
   temporaries(stage: Stage): number;
 }
 
-/** `streams`: 2 with the original model's beside the quantized one's. */
-export function blockMemory(block: Block, hidden: number, streams: number): BlockMemory {
+/** `streams`: 2 with the original model's beside the quantized one's; `whole`: what a method takes that solves the block at once. */
+export function blockMemory(block: Block, hidden: number, streams: number, whole = 0): BlockMemory {
   const weights = [...block.tensors.values()].reduce((sum, shape) => sum + 2 * shape.reduce((a, b) => a * b, 1), 0);
   const k = (feed: Feed) => feed.linears[0]?.k ?? 0;
   const rows = (feed: Feed) => feed.linears.reduce((sum, { n }) => sum + n, 0);
@@ -34,7 +34,7 @@ export function blockMemory(block: Block, hidden: number, streams: number): Bloc
     // U and M in f32; then either the f64 factor with half a triangle of room, or T, level, errors and split operands.
     solver: (stage) =>
       Math.max(
-        0,
+        whole,
         ...stage.feeds.map((feed) => 8 * k(feed) ** 2 + Math.max(10 * k(feed) ** 2, 24 * rows(feed) * k(feed))),
       ),
     temporaries: (stage) => {

@@ -79,7 +79,12 @@ export async function quantizeModel(
         const weights = head ? outer : next;
         if (!head) next = [];
         const lanes = lanesOf(rts, streams, weights, request);
-        const memory = blockMemory(block, graph.stream, quantizer.original || quantizer.solveBlock ? 2 : 1);
+        const memory = blockMemory(
+          block,
+          graph.stream,
+          quantizer.original || quantizer.solveBlock ? 2 : 1,
+          quantizer.blockBytes?.(block),
+        );
         const following = work[index + 1];
         const wanted = following && following.key !== 'head' ? following : undefined;
         const ahead = wanted !== undefined && rts.every((rt) => mayPrefetch(rt, memory, block));

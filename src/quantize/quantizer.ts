@@ -1,5 +1,6 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import type { FeedStatistics } from '../calibrate/statistics.js';
+import type { Block } from '../model/program.js';
 import type { BlockTask } from './block-task.js';
 import type { ModelTask, SolvedModel } from './model-task.js';
 import type { QuantizedModule } from './result.js';
@@ -21,6 +22,8 @@ export interface Quantizer {
   readonly original: boolean;
   /** The least share of the tokens that the statistics of every expert are of; absent: those that are sent to it. */
   readonly coverage?: number;
+  /** Bytes that solveBlock() takes of a device beside the block's weights and the data; absent: what feed() takes. */
+  blockBytes?(block: Block): number;
   /** Tokens of a batch on a device, where the method takes steps on batches. */
   readonly batchTokens?: number;
   /** Recorded in the checkpoint's provenance. */

@@ -35,7 +35,7 @@ export class Curvature {
     const [dead, info] = [rt.allocate('u8', [k]), rt.allocate('f64', [3])];
     gptqOps.factor(rt, h, order, { u, m, dead, info }, damp);
     rt.enqueue('gemm', [u, u], [inverse], { transA: true });
-    for (const tensor of [order, u, dead, info]) tensor.dispose();
+    for (const tensor of [h, order, u, dead, info]) tensor.dispose();
     this.made = { m, inverse };
   }
 
@@ -49,6 +49,6 @@ export class Curvature {
   }
 
   dispose(): void {
-    for (const tensor of [this.h, this.made?.m, this.made?.inverse]) tensor?.dispose();
+    for (const tensor of this.made ? Object.values(this.made) : [this.h]) tensor.dispose();
   }
 }

@@ -5,8 +5,9 @@ import type { ExtraNeeds } from '../quantize/method.js';
 import type { OptionValues } from '../quantize/option.js';
 import type { ModulePlan } from '../quantize/plan.js';
 import { withoutGradient } from './block.js';
+import { tuningBytes } from './memory.js';
 import { LOOKS, tuneOptions } from './options.js';
-import { blockOperations, madeFloats, scaleMemory, scaleOperations } from './scales/estimate.js';
+import { blockOperations, scaleMemory, scaleOperations } from './scales/estimate.js';
 import { STEP_TOKENS, scaleOptions } from './scales/options.js';
 
 /** What training takes beside what the method before it does: of blocks, and of scales when they are done. */
@@ -39,10 +40,7 @@ export function trainingNeeds(
       const steps = (tune.steps + Math.min(tune.steps, tune.refits)) * sum(linears.map(({ n, k }) => 4 * n * k * k));
       const moments = sum(feeds.map((k) => tokens * k * k + 3 * k ** 3));
       operations += passes * blockOperations(block, plans[block.index]) + steps + moments;
-      const weights = linears.map(({ n, k }) => n * k);
-      const floats = 6 * sum(weights) + 2 * Math.max(0, ...weights) + madeFloats(block) * batch;
-      // Moments in f64, and two matrices made of them.
-      beside = Math.max(beside, 4 * floats + 16 * sum(feeds.map((k) => k * k)));
+      beside = Math.max(beside, tuningBytes(block, linears, batch));
     }
   }
   return {

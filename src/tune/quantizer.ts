@@ -1,11 +1,13 @@
 import type { Tensor } from '../../native/binding.js';
 import type { BlockWeights } from '../model/program.js';
 import type { BlockLane, BlockTask } from '../quantize/block-task.js';
+import { linearsOf } from '../quantize/linears.js';
 import type { Quantizer } from '../quantize/quantizer.js';
 import { mapTensors, type QuantizedModule } from '../quantize/result.js';
 import { dequantizeResult } from '../quantize/stored.js';
 import { withoutGradient } from './block.js';
 import type { Curvature } from './curvature.js';
+import { tuningBytes } from './memory.js';
 import type { TuneOptions } from './options.js';
 import { trainingRuntime } from './runtime.js';
 import { STEP_TOKENS } from './scales/options.js';
@@ -23,6 +25,7 @@ export function tuned(base: Quantizer, options: TuneOptions): Quantizer {
     options: { ...base.options, ...recorded(options) },
     feedsFirst: true,
     batchTokens: STEP_TOKENS,
+    blockBytes: (block) => tuningBytes(block, linearsOf(block), STEP_TOKENS),
     async solveBlock(task) {
       const lacking = withoutGradient(task.plan);
       if (lacking !== undefined && !warned) {
@@ -60,12 +63,13 @@ async function tuneBlock(task: BlockTask, solved: Map<string, QuantizedModule>, 
   const around: BlockWeights = new Map(weights);
   if (forms) around.activations = forms;
   const owned: { dispose(): void }[] = [];
+  const dequantized = new Map<string, Tensor>();
   const dense = [...solved].filter(([, { mask }]) => !mask);
   try {
     // What linears read is that of the codes before them.
     for (const [name, module] of solved) {
       const weight = dequantizeResult(rt, module);
-      owned.push(weight);
+      dequantized.set(name, weight);
       around.set(`${name}.weight`, weight);
     }
     if (dense.length === 0) return;
@@ -81,6 +85,8 @@ async function tuneBlock(task: BlockTask, solved: Map<string, QuantizedModule>, 
       const target = Target.begin(rt, weights.get(key) as Tensor, module, moments.get(name) as Curvature);
       owned.push(target);
       targets.set(name, target);
+      dequantized.get(name)?.dispose();
+      dequantized.delete(name);
       around.set(key, target.weight);
     }
     const gradients = new Map([...targets].map(([name, { gradient }]) => [name, gradient]));
@@ -96,7 +102,7 @@ async function tuneBlock(task: BlockTask, solved: Map<string, QuantizedModule>, 
     }
     await rt.sync();
   } finally {
-    for (const each of owned) each.dispose();
+    for (const each of [...owned, ...dequantized.values()]) each.dispose();
   }
 }
 

@@ -1,0 +1,15 @@
+import type { Block, LinearRef } from '../model/program.js';
+import { madeFloats } from './scales/estimate.js';
+
+/**
+ * Bytes that training a block takes at its fullest: of each of its `linears` that is trained the weight, its gradient, its target and two
+ * sets of codes; directions and errors of the largest; what a pass of so many tokens makes, with its gradients; of each feed the moments
+ * while they are summed, and two matrices made of them.
+ */
+export function tuningBytes(block: Block, linears: readonly LinearRef[], tokens: number): number {
+  const sum = (values: readonly number[]) => values.reduce((a, b) => a + b, 0);
+  const weights = linears.map(({ n, k }) => n * k);
+  const feeds = block.stages.flatMap((stage) => stage.feeds).map((feed) => feed.linears[0]?.k ?? 0);
+  const floats = 5 * sum(weights) + 3 * Math.max(0, ...weights) + madeFloats(block) * tokens;
+  return 4 * floats + 16 * sum(feeds.map((k) => k * k));
+}
