@@ -1,6 +1,7 @@
 // short_conv, gated_delta, selective_scan.
 #include "ops/recurrent.h"
 #include "cuda/recurrent/past.h"
+#include "cuda/recurrent/rows.h"
 
 namespace lpq::cuda {
 namespace {
@@ -24,23 +25,6 @@ void short_conv(Call& call, CudaExec& exec) {
   if (past.state)
     exec.launch("lpq_short_conv_state", {div_up(channels, 128), past.sequences}, {128}, 0, x, times, pitch, past,
                 channels, taps);
-}
-
-// Rows of a thread, of which there are kernels.
-int rows_of_thread(int64_t rows, int least) {
-  int each = least;
-  while (8 * each < rows) each *= 2;
-  require(each <= 32, "states of " + std::to_string(rows) + " rows: on CUDA they have 256 at most");
-  return each;
-}
-
-// Rows in fours that lie at multiples of sixteen bytes.
-bool wide(std::initializer_list<const void*> tensors, std::initializer_list<int64_t> widths) {
-  for (const void* each : tensors)
-    if (reinterpret_cast<uintptr_t>(each) % 16 != 0) return false;
-  for (const int64_t each : widths)
-    if (each % 4 != 0) return false;
-  return true;
 }
 
 // As in gated_delta.cu.
@@ -79,7 +63,7 @@ void gated_delta(Call& call, CudaExec& exec) {
                  key_heads,
                  key_dim,
                  value_dim,
-                 wide({a.v.raw()}, {a.key_dim, a.value_dim})};
+                 rows_in_fours({a.v.raw()}, {a.key_dim, a.value_dim})};
   exec.launch((a.by_channel() ? "lpq_gated_delta_channels_" : "lpq_gated_delta_") + std::to_string(each),
               {a.heads * div_up(a.value_dim, 32), past.sequences}, {128}, 0, of, past);
 }
@@ -119,7 +103,7 @@ void selective_scan(Call& call, CudaExec& exec) {
                 static_cast<int>(a.size),
                 type_index(a.rate.dtype),
                 type_index(a.skip.dtype),
-                wide({a.x.raw(), a.b.raw(), a.c.raw()}, {a.head_dim, a.size})};
+                rows_in_fours({a.x.raw(), a.b.raw(), a.c.raw()}, {a.head_dim, a.size})};
   exec.launch((a.by_channel ? "lpq_selective_scan_channels_" : "lpq_selective_scan_") + std::to_string(each),
               {a.heads * div_up(a.head_dim, 32), past.sequences}, {128}, 0, of, past);
 }
