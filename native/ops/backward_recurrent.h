@@ -1,12 +1,13 @@
 // Vector-Jacobian products of layers with a state, of whole sequences: short_conv_backward, gated_delta_backward,
-// selective_scan_backward. As of backward.h. CPU only; activations and gradients f32.
+// selective_scan_backward. As of backward.h. Activations and gradients f32. On CUDA states have 256 rows
+// at most (keyDim, size), and sums are f32 with fused sums in another fixed order.
 #pragma once
 #include "ops/recurrent.h"
 
 namespace lpq::ops {
 
 // Of short_conv without a past: dx of the shape of x, whose columns that the operation does not read are not written.
-// Sums in double.
+// Sums in double (on CUDA in f32).
 struct ShortConvBackward : Arguments {
   bool biased = flag("biased");
   const Tensor& x = input("x", {f32}, {-1, -1});
@@ -59,7 +60,8 @@ struct GatedDeltaBackward : Arguments {
 };
 
 // Of selective_scan without a past: gradients of the shapes of x, b, c and step, no other tensors of the call. States
-// are computed again from every 64th token's; sums over the heads of a group in double, in the order of heads.
+// are computed again from every 64th token's; sums over the heads of a group in double (on CUDA in f32), in the order
+// of heads.
 struct SelectiveScanBackward : Arguments {
   int64_t heads = at_least(1, "heads"), head_dim = at_least(1, "headDim");
   int64_t groups = at_least(1, "groups"), size = at_least(1, "size");

@@ -10,7 +10,9 @@ if (gpus.length > 0) {
   await import('../native/backward.test.js');
   await import('../native/divergence.test.js');
   await import('../native/more-backward.test.js');
+  await import('../native/recurrent-backward.test.js');
   await import('../native/recurrent-ops.test.js');
+  await import('../native/scan-backward.test.js');
   await import('../native/selected-ops.test.js');
   await import('../native/streams-ops.test.js');
 } else gpuTest('operations against double precision', () => {});

@@ -94,6 +94,7 @@ function delta(
 
 for (const [name, sizes, channels] of [
   ['a decay a head, keys of two heads each', { heads: 4, keyHeads: 2, keyDim: 5, valueDim: 7, strength: 1 }, false],
+  ['more columns than a block has', { heads: 2, keyHeads: 1, keyDim: 4, valueDim: 36, strength: 1 }, false],
   ['a decay a channel, strengths up to 2', { heads: 2, keyHeads: 2, keyDim: 6, valueDim: 4, strength: 2 }, true],
 ] as const)
   test(`gated_delta: ${name}`, async () => {

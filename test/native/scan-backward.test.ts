@@ -50,6 +50,7 @@ function scan(c: Case, at: Record<string, ArrayLike<number>>, fixed: Record<'rat
 
 const CASES: readonly Case[] = [
   { name: 'a step a head', starts: [0, 5, 5, 9], heads: 4, headDim: 3, groups: 2, size: 5, byChannel: false },
+  { name: 'wide heads', starts: [0, 3, 7], heads: 4, headDim: 36, groups: 2, size: 4, byChannel: false },
   { name: 'a step a channel', starts: [0, 6, 8], heads: 1, headDim: 35, groups: 1, size: 2, byChannel: true },
   { name: 'bounds', starts: [0, 7], heads: 2, headDim: 2, groups: 1, size: 3, byChannel: false, least: 0.5, most: 0.9 },
   { name: 'several spans', starts: [0, 70], heads: 1, headDim: 1, groups: 1, size: 2, byChannel: false },

@@ -4,15 +4,15 @@
 using namespace lpq;
 using namespace lpq::cuda;
 
-#define LPQ_DELTA_BACKWARD(r)                                                        \
-  extern "C" __global__ void __launch_bounds__(kColumnThreads)                       \
-      lpq_delta_backward_##r(DeltaGradient a, Past past, KeptStates kept) {          \
-    delta_backward<r, false>(a, past, kept);                                         \
-  }                                                                                  \
-  extern "C" __global__ void __launch_bounds__(kColumnThreads)                       \
-      lpq_delta_backward_channels_##r(DeltaGradient a, Past past, KeptStates kept) { \
-    delta_backward<r, true>(a, past, kept);                                          \
+// grid: (heads of the call * blocks of kColumns columns, sequences).
+#define LPQ_DELTA_BACKWARD_OF(name, r, channels)                                                                   \
+  extern "C" __global__ void __launch_bounds__(kColumnThreads) name(DeltaGradient a, Past past, KeptStates kept) { \
+    __shared__ __align__(16) DeltaRoom<r, channels> room;                                                          \
+    delta_backward<r, channels>(a, past, kept, static_cast<int>(blockIdx.y), room);                                \
   }
+#define LPQ_DELTA_BACKWARD(r)                             \
+  LPQ_DELTA_BACKWARD_OF(lpq_delta_backward_##r, r, false) \
+  LPQ_DELTA_BACKWARD_OF(lpq_delta_backward_channels_##r, r, true)
 LPQ_DELTA_BACKWARD(4)
 LPQ_DELTA_BACKWARD(8)
 LPQ_DELTA_BACKWARD(16)

@@ -145,11 +145,10 @@ struct DeltaRule {
   }
 };
 
-// grid: (heads of the call * blocks of kColumns columns, sequences).
+// A block's part of a sequence: columns blockIdx.x of those of all heads of the call, kColumns each.
 template <int R, bool CHANNELS>
-__device__ void delta_backward(const DeltaGradient& a, const Past& past, const KeptStates& kept) {
-  __shared__ __align__(16) DeltaRoom<R, CHANNELS> room;
-  const int sequence = static_cast<int>(blockIdx.y);
+__device__ void delta_backward(const DeltaGradient& a, const Past& past, const KeptStates& kept, int sequence,
+                               DeltaRoom<R, CHANNELS>& room) {
   const Run run = run_of(past, sequence);
   if (run.count == 0) return;
   DeltaRule<R, CHANNELS> rule(a, run, room);

@@ -4,15 +4,15 @@
 using namespace lpq;
 using namespace lpq::cuda;
 
-#define LPQ_SCAN_BACKWARD(r)                                                       \
-  extern "C" __global__ void __launch_bounds__(kColumnThreads)                     \
-      lpq_scan_backward_##r(ScanGradient a, Past past, KeptStates kept) {          \
-    scan_backward<r, false>(a, past, kept);                                        \
-  }                                                                                \
-  extern "C" __global__ void __launch_bounds__(kColumnThreads)                     \
-      lpq_scan_backward_channels_##r(ScanGradient a, Past past, KeptStates kept) { \
-    scan_backward<r, true>(a, past, kept);                                         \
+// grid: (heads of the call * blocks of kColumns columns, sequences).
+#define LPQ_SCAN_BACKWARD_OF(name, r, channels)                                                                   \
+  extern "C" __global__ void __launch_bounds__(kColumnThreads) name(ScanGradient a, Past past, KeptStates kept) { \
+    __shared__ __align__(16) ScanRoom<r, channels> room;                                                          \
+    scan_backward<r, channels>(a, past, kept, static_cast<int>(blockIdx.y), room);                                \
   }
+#define LPQ_SCAN_BACKWARD(r)                            \
+  LPQ_SCAN_BACKWARD_OF(lpq_scan_backward_##r, r, false) \
+  LPQ_SCAN_BACKWARD_OF(lpq_scan_backward_channels_##r, r, true)
 LPQ_SCAN_BACKWARD(2)
 LPQ_SCAN_BACKWARD(4)
 LPQ_SCAN_BACKWARD(8)

@@ -134,11 +134,10 @@ struct ScanRule {
   }
 };
 
-// grid: (heads of the call * blocks of kColumns columns, sequences).
+// A block's part of a sequence: columns blockIdx.x of those of all heads of the call, kColumns each.
 template <int R, bool CHANNELS>
-__device__ void scan_backward(const ScanGradient& a, const Past& past, const KeptStates& kept) {
-  __shared__ __align__(16) ScanRoom<R, CHANNELS> room;
-  const int sequence = static_cast<int>(blockIdx.y);
+__device__ void scan_backward(const ScanGradient& a, const Past& past, const KeptStates& kept, int sequence,
+                              ScanRoom<R, CHANNELS>& room) {
   const Run run = run_of(past, sequence);
   if (run.count == 0) return;
   ScanRule<R, CHANNELS> rule(a, run, room);

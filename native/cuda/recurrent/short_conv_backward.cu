@@ -30,6 +30,7 @@ extern "C" __global__ void lpq_short_conv_backward_slopes(const float* x, const 
                                                           float* slope, float* dgate, Past past, int channels, int taps,
                                                           int silu, int each) {
   const int c = blockIdx.x * blockDim.x + threadIdx.x;
+  if (blockIdx.x == 0 && blockIdx.y == 0) check_runs(past);
   if (c >= channels) return;
   const float shift = bias ? load_any(bias, bias_type, c) : 0.0f;
   over_tokens(past, each, [&](int t, const Run& run) {

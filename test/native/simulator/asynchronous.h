@@ -23,6 +23,7 @@ struct BoxMap {
 struct Copy {
   uint32_t to;
   std::array<unsigned char, 16> bytes;
+  uint32_t size = 16;
 };
 struct Copies {
   std::vector<Copy> open;

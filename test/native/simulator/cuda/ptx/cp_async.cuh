@@ -4,15 +4,17 @@
 
 namespace lpq::cuda {
 
-inline void cp_async_16(uint32_t to, const void* from, int bytes) {
-  simt::Copy copy{to, {}};
+inline void cp_async(uint32_t to, const void* from, int bytes, uint32_t size) {
+  simt::Copy copy{to, {}, size};
   if (bytes > 0) {
-    simt::check_readable(from, 16);
+    simt::check_readable(from, size);
     std::memcpy(copy.bytes.data(), from, static_cast<size_t>(bytes));
   }
-  std::memset(simt::shared_memory(to, 16), 0xff, 16);
+  std::memset(simt::shared_memory(to, size), 0xff, size);
   simt::asynchronous.copies[simt::own_thread()].open.push_back(copy);
 }
+inline void cp_async_16(uint32_t to, const void* from, int bytes) { cp_async(to, from, bytes, 16); }
+inline void cp_async_4(uint32_t to, const void* from, int bytes) { cp_async(to, from, bytes, 4); }
 inline void cp_async_16(uint32_t to, const void* from) { cp_async_16(to, from, 16); }
 inline void cp_async_16_line(uint32_t to, const void* from) { cp_async_16(to, from, 16); }
 inline void cp_async_16_hint(uint32_t to, const void* from, unsigned long long) { cp_async_16(to, from, 16); }
@@ -25,7 +27,7 @@ inline void cp_async_wait(int n) {
   simt::Copies& own = simt::asynchronous.copies[simt::own_thread()];
   for (; own.groups.size() > static_cast<size_t>(n); own.groups.pop_front())
     for (const simt::Copy& copy : own.groups.front())
-      std::memcpy(simt::shared_memory(copy.to, 16), copy.bytes.data(), 16);
+      std::memcpy(simt::shared_memory(copy.to, copy.size), copy.bytes.data(), copy.size);
 }
 template <int N>
 void cp_async_wait() {
