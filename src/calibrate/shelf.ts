@@ -8,15 +8,24 @@ const SMALL_BYTES = 2 ** 20;
 /** A tensor between two sweeps: on the device, or parked in pinned memory of the host. */
 class Shelved {
   private near: Tensor | undefined;
-  private parked = false;
 
   constructor(
     private readonly rt: NativeRuntime,
     private home: Tensor,
+    private parked = false,
   ) {}
 
   get bytes(): number {
     return this.home.byteLength;
+  }
+
+  get residentBytes(): number {
+    return this.parked ? 0 : this.bytes;
+  }
+
+  /** The same tensor, for who does not change it. */
+  twin(): Shelved {
+    return new Shelved(this.rt, this.home.view(this.home.shape), this.parked);
   }
 
   /** Begins to fetch a parked tensor. */
@@ -55,6 +64,14 @@ class Shelved {
   }
 }
 
+/** What a state consists of between two sweeps. */
+interface Parts {
+  readonly h: Shelved;
+  readonly scale: Shelved | undefined;
+  readonly aux: ReadonlyMap<string, Shelved>;
+  readonly carried: ReadonlyMap<string, Shelved>;
+}
+
 /**
  * The state of one batch between two sweeps. On a device the residual stream is kept as f16 rows with a power-of-two
  * scale each: half the memory and half the traffic. That rounds it by at most 2^-11 of an element, an eighth of what rounding the
@@ -67,15 +84,33 @@ export class ShelvedState {
   private carried: ReadonlyMap<string, Shelved>;
   private batch: Batch;
 
-  /** Takes the state's tensors over. */
+  /** Takes the state's tensors over, or what another state's are kept as. */
   constructor(
     private readonly rt: NativeRuntime,
     state: BlockState,
+    parts?: Parts,
   ) {
     this.batch = state.batch;
-    [this.h, this.scale] = this.shelve(state.h);
-    this.aux = this.shelveAll(state.aux);
-    this.carried = this.shelveAll(state.carried ?? {});
+    [this.h, this.scale] = parts ? [parts.h, parts.scale] : this.shelve(state.h);
+    this.aux = parts?.aux ?? this.shelveAll(state.aux);
+    this.carried = parts?.carried ?? this.shelveAll(state.carried ?? {});
+  }
+
+  /** A second one with the same contents. On a device what waits is never changed, and both share it. */
+  twin(): ShelvedState {
+    const { rt, batch, h, scale } = this;
+    if (!scale) return new ShelvedState(rt, this.copy());
+    const [aux, carried] = [this.aux, this.carried].map(
+      (held) => new Map([...held].map(([name, tensor]) => [name, tensor.twin()])),
+    ) as [Map<string, Shelved>, Map<string, Shelved>];
+    return new ShelvedState(rt, { batch } as BlockState, { h: h.twin(), scale: scale.twin(), aux, carried });
+  }
+
+  /** Bytes that it takes on the device now. */
+  get residentBytes(): number {
+    let sum = 0;
+    for (const tensor of this.tensors()) sum += tensor.residentBytes;
+    return sum;
   }
 
   /** Bytes that it takes on the device when it waits there. */

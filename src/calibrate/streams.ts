@@ -35,12 +35,12 @@ export class ActivationStream {
    */
   constructor(
     private readonly rt: NativeRuntime,
-    states: readonly BlockState[],
+    states: readonly (BlockState | ShelvedState)[],
     private readonly company = 0,
     private readonly keepBytes = KEEP_BYTES,
     private readonly coverage = 0,
   ) {
-    this.shelf = states.map((state) => new ShelvedState(rt, state));
+    this.shelf = states.map((state) => (state instanceof ShelvedState ? state : new ShelvedState(rt, state)));
   }
 
   get batches(): number {
@@ -49,6 +49,11 @@ export class ActivationStream {
 
   get tokens(): number {
     return this.shelf.reduce((sum, { tokens }) => sum + tokens, 0);
+  }
+
+  /** Bytes of what waits on the device. */
+  get residentBytes(): number {
+    return this.shelf.reduce((sum, slot) => sum + slot.residentBytes, 0);
   }
 
   /** A batch's state where it waits, between two blocks; the caller disposes of it. */
@@ -60,7 +65,7 @@ export class ActivationStream {
   copy(): ActivationStream {
     return new ActivationStream(
       this.rt,
-      this.shelf.map((slot) => slot.copy()),
+      this.shelf.map((slot) => slot.twin()),
       this.batches,
       this.keepBytes,
       this.coverage,

@@ -102,9 +102,11 @@ async function byFeeds(
     const kept = mapTensors(result, (tensor) => tensor.view(tensor.shape));
     modules.set(linear.name, { ...kept, quality: { ...kept.quality, relativeError } });
   };
+  const waiting = ({ streams }: Lane) => streams.quantized.residentBytes + (streams.original?.residentBytes ?? 0);
   try {
     const made = await quantizeBlock({ ...context, onModule }, block, copies, {
       ...walk,
+      held: walk.held + Math.max(...lanes.map(waiting)),
       onFirstSweep: async () => {},
     });
     for (const { rt } of lanes) await rt.sync();
