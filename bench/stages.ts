@@ -11,6 +11,7 @@ export const STAGES = [
   'descend',
   'encode',
   'error',
+  'train',
   'write',
   'other',
 ] as const;
@@ -20,7 +21,7 @@ export type StageName = (typeof STAGES)[number];
 const OPERATIONS: Readonly<Partial<Record<StageName, string>>> = {
   read: 'upload',
   forward:
-    'embedding rmsnorm add_norm place_columns linear rope attention gated_activation add route_top_k group_by_expert gather_rows scatter_add_rows dequantize',
+    'embedding rmsnorm layernorm add_norm place_columns linear rope attention gated_activation add route_top_k group_by_expert gather_rows scatter_add_rows dequantize short_conv gated_delta selective_scan index_keys selected_attention compress compressed_attention hyper_weights hyper_collapse hyper_expand',
   hessian: 'zero gram_accumulate cross_accumulate cross_drift',
   factor: 'gptq_factor cholesky',
   clip: 'gptq_clip',
@@ -28,6 +29,8 @@ const OPERATIONS: Readonly<Partial<Record<StageName, string>>> = {
   descend: 'gptq_descend gptq_refit',
   encode: 'gptq_encode gptq_store_scales pack_codes unpack_codes',
   error: 'module_error',
+  train:
+    'linear_input_gradient linear_weight_gradient rmsnorm_backward layernorm_backward rope_backward attention_backward activation_backward gated_activation_backward short_conv_backward gated_delta_backward selective_scan_backward output_error divergence gemm tune_aim tune_grid tune_scale_gradient tune_gain_gradient tune_refit_grid tune_adam tune_row_dots',
   write: 'download',
 };
 const STAGE_OF = new Map(

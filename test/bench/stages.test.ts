@@ -36,10 +36,11 @@ test('operations count for the stage they work for', () => {
       gptq_descend: { calls, seconds: 64 },
       gptq_refit: { calls, seconds: 128 },
       pack_codes: { calls, seconds: 256 },
+      attention_backward: { calls, seconds: 512 },
       cast: { calls, seconds: 0.25 },
     },
     { read: 0.5, write: 512 },
-    1024,
+    1536,
   );
   assert.deepEqual(stages, {
     read: 0.5,
@@ -51,6 +52,7 @@ test('operations count for the stage they work for', () => {
     descend: 192,
     encode: 256,
     error: 0,
+    train: 512,
     write: 512,
     other: 0.5,
   });

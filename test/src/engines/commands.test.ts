@@ -24,7 +24,6 @@ const REFUSED: Readonly<Record<string, Partial<Record<Model, RegExp>>>> = {
     mixture: /LPQ_GROUP_SIZE .*groups of 128/,
     multimodal: /LPQ_GROUP_SIZE .*groups of 128/,
   },
-  'llama.cpp': { multimodal: /LPQ_TARGET .*no table for GGUF of model_type 'gemma3'/ },
 };
 
 /** What is asked for where an engine does not read four bits. */
