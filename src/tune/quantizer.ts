@@ -11,6 +11,7 @@ import { tuningBytes } from './memory.js';
 import type { TuneOptions } from './options.js';
 import { trainingRuntime } from './runtime.js';
 import { STEP_TOKENS } from './scales/options.js';
+import { rowsOf, type Stack, stacksOf } from './stacked.js';
 import { Target } from './target.js';
 import { curvatures, train } from './train.js';
 import { Trainer } from './trainer.js';
@@ -79,26 +80,38 @@ async function tuneBlock(task: BlockTask, solved: Map<string, QuantizedModule>, 
       options.damp,
     );
     owned.push(...new Set(moments.values()));
-    const targets = new Map<string, Target>();
-    for (const [name, module] of dense) {
-      const key = `${name}.weight`;
-      const target = Target.begin(rt, weights.get(key) as Tensor, module, moments.get(name) as Curvature);
-      owned.push(target);
-      targets.set(name, target);
-      dequantized.get(name)?.dispose();
-      dequantized.delete(name);
-      around.set(key, target.weight);
+    const targets = new Map<Stack, Target>();
+    const gradients = new Map<string, Tensor>();
+    const linears = dense.map(([name, module]) => {
+      const [source, curvature] = [weights.get(`${name}.weight`) as Tensor, moments.get(name) as Curvature];
+      return { name, module, source, curvature };
+    });
+    for (const stack of stacksOf(rt, linears)) {
+      const target = Target.begin(rt, stack.source, stack.module, stack.curvature);
+      owned.push(target, stack);
+      targets.set(stack, target);
+      for (const rows of stack.rows) {
+        dequantized.get(rows.name)?.dispose();
+        dequantized.delete(rows.name);
+        const [weight, gradient] = [rowsOf(target.weight, rows), rowsOf(target.gradient, rows)];
+        owned.push(weight, gradient);
+        around.set(`${rows.name}.weight`, weight);
+        gradients.set(rows.name, gradient);
+      }
     }
-    const gradients = new Map([...targets].map(([name, { gradient }]) => [name, gradient]));
-    const training = await train(new Trainer(task, around, gradients), targets, options);
-    const seconds = (performance.now() - started) / 1000 / targets.size;
-    for (const [name, target] of targets) {
-      const module = solved.get(name) as QuantizedModule;
-      const quality = { ...module.quality, seconds: (module.quality.seconds ?? 0) + seconds };
-      const measures = { ...module.measures, tune: { ...training, curve: [...training.curve] } };
-      const made = { ...module, ...(await target.result()), quality, measures };
-      for (const tensor of [module.codes, module.scales, module.zeros]) tensor?.dispose();
-      solved.set(name, made);
+    const training = await train(new Trainer(task, around, gradients), [...targets.values()], options);
+    const seconds = (performance.now() - started) / 1000 / linears.length;
+    for (const [stack, target] of targets) {
+      const result = await target.result();
+      for (const rows of stack.rows) {
+        const module = solved.get(rows.name) as QuantizedModule;
+        const quality = { ...module.quality, seconds: (module.quality.seconds ?? 0) + seconds };
+        const measures = { ...module.measures, tune: { ...training, curve: [...training.curve] } };
+        const made = mapTensors({ ...module, ...result, quality, measures }, (tensor) => rowsOf(tensor, rows));
+        for (const tensor of [module.codes, module.scales, module.zeros]) tensor?.dispose();
+        solved.set(rows.name, made);
+      }
+      for (const tensor of Object.values(result)) tensor.dispose();
     }
     await rt.sync();
   } finally {

@@ -51,7 +51,7 @@ export async function curvatures(
  */
 export async function train(
   trainer: Trainer,
-  targets: ReadonlyMap<string, Target>,
+  targets: readonly Target[],
   { steps, rate, leak, refits, grids, seed }: TuneOptions,
 ): Promise<Training> {
   const { task } = trainer;
@@ -73,7 +73,7 @@ export async function train(
       refit: falls(refits),
       grids,
     };
-    for (const target of targets.values()) target.step(to);
+    for (const target of targets) target.step(to);
     await behind;
     behind = trainer.mark();
     if (!falls(LOOKS)) continue;
@@ -81,7 +81,7 @@ export async function train(
     curve.push(look);
     if (look.loss >= best.loss) continue;
     best = look;
-    for (const target of targets.values()) target.keep();
+    for (const target of targets) target.keep();
   }
   await behind;
   return { steps, kept: best.step, curve };
