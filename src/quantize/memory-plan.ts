@@ -17,6 +17,8 @@ export interface BlockMemory {
   statistics(stage: Stage): number;
   /** Factors, targets and levels of the largest feed, beside the moments. */
   solver(stage: Stage): number;
+  /** What a method takes that solves the block at once. */
+  readonly whole: number;
   /** Activations of the batches in flight. */
   temporaries(stage: Stage): number;
 }
@@ -29,12 +31,13 @@ export function blockMemory(block: Block, hidden: number, streams: number, whole
   const routed = (stage: Stage) => stage.feeds.some(({ linears }) => linears[0]?.expert !== undefined);
   return {
     weights,
+    whole,
     statistics: (stage) =>
       stage.feeds.reduce((sum, feed) => sum + 4 * k(feed) ** 2 * (streams > 1 && !routed(stage) ? 2 : 1), 0),
     // U and M in f32; then either the f64 factor with half a triangle of room, or T, level, errors and split operands.
     solver: (stage) =>
       Math.max(
-        whole,
+        0,
         ...stage.feeds.map((feed) => 8 * k(feed) ** 2 + Math.max(10 * k(feed) ** 2, 24 * rows(feed) * k(feed))),
       ),
     temporaries: (stage) => {
@@ -56,13 +59,13 @@ export function roomFor(rt: NativeRuntime, memory: BlockMemory, block: Block, in
   const next = block.stages[(index + 1) % block.stages.length] as Stage;
   const solving = memory.statistics(stage) + memory.solver(stage);
   const sweeping = Math.max(...[stage, next].map((each) => memory.statistics(each) + memory.temporaries(each)));
-  return new Room(limit - spare - Math.max(solving, sweeping) - SLACK_BYTES);
+  return new Room(limit - spare - Math.max(solving, sweeping, memory.whole) - SLACK_BYTES);
 }
 
 /** Whether the next block's weights may come while this one is worked on. */
 export function mayPrefetch(rt: NativeRuntime, memory: BlockMemory, block: Block): boolean {
   const limit = rt.memory()?.limit;
   if (limit === undefined) return true;
-  const most = Math.max(...block.stages.map((stage) => memory.statistics(stage) + memory.solver(stage)));
+  const most = Math.max(memory.whole, ...block.stages.map((stage) => memory.statistics(stage) + memory.solver(stage)));
   return 3 * memory.weights + most + SLACK_BYTES <= limit;
 }

@@ -106,6 +106,7 @@ async function byFeeds(
   try {
     const made = await quantizeBlock({ ...context, onModule }, block, copies, {
       ...walk,
+      memory: { ...walk.memory, whole: 0 },
       held: walk.held + Math.max(...lanes.map(waiting)),
       onFirstSweep: async () => {},
     });

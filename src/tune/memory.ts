@@ -3,13 +3,13 @@ import { madeFloats } from './scales/estimate.js';
 
 /**
  * Bytes that training a block takes at its fullest: of each of its `linears` that is trained the weight, its gradient, its target and two
- * sets of codes; directions and errors of the largest; what a pass of so many tokens makes, with its gradients; of each feed the moments
- * while they are summed, and two matrices made of them.
+ * sets of codes; directions and errors of the largest; what two passes of so many tokens make, with their gradients, for the next is enqueued
+ * while one runs; of each feed the moments while they are summed, and two matrices made of them.
  */
 export function tuningBytes(block: Block, linears: readonly LinearRef[], tokens: number): number {
   const sum = (values: readonly number[]) => values.reduce((a, b) => a + b, 0);
   const weights = linears.map(({ n, k }) => n * k);
   const feeds = block.stages.flatMap((stage) => stage.feeds).map((feed) => feed.linears[0]?.k ?? 0);
-  const floats = 5 * sum(weights) + 3 * Math.max(0, ...weights) + madeFloats(block) * tokens;
+  const floats = 5 * sum(weights) + 3 * Math.max(0, ...weights) + 2 * madeFloats(block) * tokens;
   return 4 * floats + 16 * sum(feeds.map((k) => k * k));
 }

@@ -39,7 +39,10 @@ export async function curvatures(
     for (const { name } of [first, ...others]) made.set(name, curvature);
     readers.set(first.name, (x) => curvature.add(x));
   }
-  for (let batch = 0; batch < trainer.batches; batch += MOMENTS_EVERY) await trainer.read(batch, readers);
+  for (let batch = 0; batch < trainer.batches; batch += MOMENTS_EVERY) {
+    await trainer.read(batch, readers);
+    await trainer.mark();
+  }
   for (const curvature of new Set(made.values())) curvature.finish(damp);
   return made;
 }
