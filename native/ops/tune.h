@@ -1,7 +1,6 @@
 // tune_aim: targets of weights that are trained, whose codes follow by coordinate descent (gptq_descend). tune_grid,
 // tune_scale_gradient, tune_gain_gradient, tune_adam: scales and norms that are trained for fixed codes.
-// tune_refit_grid: coarse scales and zeros, likewise. tune_row_dots: what a change of a weight does to the loss. CPU
-// only.
+// tune_refit_grid: coarse scales and zeros, likewise. tune_row_dots: what a change of a weight does to the loss.
 #pragma once
 #include "ops/quant.h"
 

@@ -51,7 +51,7 @@ namespace {
 struct Delta {
   const float *q, *k, *product, *factor, *weight, *v;
   float* y;
-  int heads, key_heads, key_dim, value_dim, wide;
+  int heads, key_heads, key_dim, value_dim;
 };
 
 // R: rows of a thread. CHANNELS: a decay a row. grid: (heads * blocks of kColumns columns, sequences).
@@ -73,15 +73,14 @@ __device__ void delta(const Delta& a, const Past& past) {
   StatePart<R> state;
   state.load(run.earlier > 0 ? kept : nullptr, a.key_dim, a.value_dim, there, at);
 
-  const bool wide = a.wide;
   const auto fetch = [&](int buffer, int begin) {
     for (int i = 0; i < kTokens && begin + i < run.count; ++i) {
       const index_t t = run.first + begin + i, key = (t * a.key_heads + key_head) * a.key_dim;
-      fetch_floats(keys[buffer][i], a.k + key, kRows, a.key_dim, wide);
-      fetch_floats(queries[buffer][i], a.q + key, kRows, a.key_dim, wide);
-      fetch_floats(values[buffer][i], a.v + (t * a.heads + head) * a.value_dim + first, kColumns, there, wide);
+      fetch_floats(keys[buffer][i], a.k + key, kRows, a.key_dim, false);
+      fetch_floats(queries[buffer][i], a.q + key, kRows, a.key_dim, false);
+      fetch_floats(values[buffer][i], a.v + (t * a.heads + head) * a.value_dim + first, kColumns, there, false);
       if (CHANNELS)
-        fetch_floats(decays[buffer][i], a.factor + (t * a.heads + head) * a.key_dim, kRows, a.key_dim, wide);
+        fetch_floats(decays[buffer][i], a.factor + (t * a.heads + head) * a.key_dim, kRows, a.key_dim, false);
       else if (threadIdx.x == 2) cp_async_4(shared_address(decays[buffer][i]), a.factor + t * a.heads + head, 4);
       if (threadIdx.x == 0) cp_async_4(shared_address(scalars[buffer][i]), a.weight + t * a.heads + head, 4);
       if (threadIdx.x == 1)
@@ -98,7 +97,6 @@ __device__ void delta(const Delta& a, const Past& past) {
       cp_async_wait<0>();
     }
     __syncthreads();
-#pragma unroll 2
     for (int i = 0; i < kTokens && begin + i < run.count; ++i) {
       const float *k = keys[buffer][i] + at.row, *q = queries[buffer][i] + at.row, *g = decays[buffer][i];
       float of_k[2] = {}, of_q[2] = {};

@@ -31,7 +31,7 @@ void short_conv(Call& call, CudaExec& exec) {
 struct Delta {
   const float *q, *k, *product, *factor, *weight, *v;
   float* y;
-  int heads, key_heads, key_dim, value_dim, wide;
+  int heads, key_heads, key_dim, value_dim;
 };
 
 void gated_delta(Call& call, CudaExec& exec) {
@@ -52,18 +52,8 @@ void gated_delta(Call& call, CudaExec& exec) {
   exec.launch("lpq_delta_factors", {tokens}, {256}, 0, a.q.data<float>(), a.k.data<float>(), a.decay.data<float>(),
               a.beta.data<float>(), rate, rate_type, bias, bias_type, strength, heads, key_heads, key_dim, all_gates,
               unit_q, unit_k, product, factor, weight);
-  const Delta of{unit_q,
-                 unit_k,
-                 product,
-                 factor,
-                 weight,
-                 a.v.data<float>(),
-                 a.y.data<float>(),
-                 heads,
-                 key_heads,
-                 key_dim,
-                 value_dim,
-                 rows_in_fours({a.v.raw()}, {a.key_dim, a.value_dim})};
+  const Delta of{unit_q, unit_k,    product, factor,   weight, a.v.data<float>(), a.y.data<float>(),
+                 heads,  key_heads, key_dim, value_dim};
   exec.launch((a.by_channel() ? "lpq_gated_delta_channels_" : "lpq_gated_delta_") + std::to_string(each),
               {a.heads * div_up(a.value_dim, 32), past.sequences}, {128}, 0, of, past);
 }
@@ -73,7 +63,7 @@ struct Scan {
   const float *x, *b, *c, *step;
   const void *rate, *skip;
   float* y;
-  int heads, head_dim, groups, size, rate_type, skip_type, wide;
+  int heads, head_dim, groups, size, rate_type, skip_type;
 };
 
 void selective_scan(Call& call, CudaExec& exec) {
@@ -102,8 +92,7 @@ void selective_scan(Call& call, CudaExec& exec) {
                 static_cast<int>(a.groups),
                 static_cast<int>(a.size),
                 type_index(a.rate.dtype),
-                type_index(a.skip.dtype),
-                rows_in_fours({a.x.raw(), a.b.raw(), a.c.raw()}, {a.head_dim, a.size})};
+                type_index(a.skip.dtype)};
   exec.launch((a.by_channel ? "lpq_selective_scan_channels_" : "lpq_selective_scan_") + std::to_string(each),
               {a.heads * div_up(a.head_dim, 32), past.sequences}, {128}, 0, of, past);
 }

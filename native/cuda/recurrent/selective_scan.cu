@@ -22,7 +22,7 @@ struct Scan {
   const float *x, *b, *c, *step;
   const void *rate, *skip;
   float* y;
-  int heads, head_dim, groups, size, rate_type, skip_type, wide;
+  int heads, head_dim, groups, size, rate_type, skip_type;
 };
 
 // R: rows of a thread. CHANNELS: rates and steps of channels, not of heads. grid: (heads * blocks of kColumns columns,
@@ -58,15 +58,14 @@ __device__ void scan(const Scan& a, const Past& past) {
           rate[j][c] = -expf(load_any(a.rate, a.rate_type, channel * a.size + 8 * j + at.row));
   }
 
-  const bool wide = a.wide;
   const auto fetch = [&](int buffer, int begin) {
     for (int i = 0; i < kTokens && begin + i < run.count; ++i) {
       const index_t t = run.first + begin + i, of_group = (t * a.groups + group) * a.size,
                     of_head = (t * a.heads + head) * a.head_dim + first;
-      fetch_floats(ins[buffer][i], a.b + of_group, kRows, a.size, wide);
-      fetch_floats(outs[buffer][i], a.c + of_group, kRows, a.size, wide);
-      fetch_floats(xs[buffer][i], a.x + of_head, kColumns, there, wide);
-      if (CHANNELS) fetch_floats(steps[buffer][i], a.step + of_head, kColumns, there, wide);
+      fetch_floats(ins[buffer][i], a.b + of_group, kRows, a.size, false);
+      fetch_floats(outs[buffer][i], a.c + of_group, kRows, a.size, false);
+      fetch_floats(xs[buffer][i], a.x + of_head, kColumns, there, false);
+      if (CHANNELS) fetch_floats(steps[buffer][i], a.step + of_head, kColumns, there, false);
       else if (threadIdx.x == 0) cp_async_4(shared_address(steps[buffer][i]), a.step + t * a.heads + head, 4);
     }
     cp_async_commit();
@@ -80,7 +79,6 @@ __device__ void scan(const Scan& a, const Past& past) {
       cp_async_wait<0>();
     }
     __syncthreads();
-#pragma unroll 2
     for (int i = 0; i < kTokens && begin + i < run.count; ++i) {
       const float *b = ins[buffer][i] + at.row, *out = outs[buffer][i] + at.row;
       float x[2], in[2], step[2], decay[2], sum[2] = {};
