@@ -1,15 +1,10 @@
 // Gradients element by element (ops/backward.h), f32. vec: four at a time, where everything is aligned.
 #include "cuda/nn/activate.cuh"
+#include "cuda/nn/each.cuh"
 
 using namespace lpq;
 
 namespace {
-
-template <class F>
-__device__ __forceinline__ void each(index_t count, F body) {
-  const index_t step = static_cast<index_t>(gridDim.x) * blockDim.x;
-  for (index_t i = static_cast<index_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) body(i);
-}
 
 // of(x, dy) -> dx.
 template <class F>

@@ -1,5 +1,6 @@
 // Element by element: sums, activations, conversions, biases. VEC: four elements at a time where everything is aligned.
 #include "cuda/nn/activate.cuh"
+#include "cuda/nn/each.cuh"
 #include "cuda/nn/token_codes.cuh"
 #include "cuda/ptx/griddepcontrol.cuh"
 #include "cuda/types.cuh"
@@ -7,12 +8,6 @@
 using namespace lpq;
 
 namespace {
-
-template <class F>
-__device__ __forceinline__ void each(index_t count, F body) {
-  const index_t step = static_cast<index_t>(gridDim.x) * blockDim.x;
-  for (index_t i = static_cast<index_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) body(i);
-}
 
 template <class T>
 __device__ void gated(const T* gate, const T* up, T* y, int act, index_t count, int vec) {
