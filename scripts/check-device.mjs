@@ -74,7 +74,8 @@ function* jobs() {
   for (const kernel of ['scaled', 'large', 'wide', 'stream'])
     for (const type of [...INTEGERS, ...FLOATS])
       yield [`${kernel} ${type}`, 'lpq_gpu_kernels', [...quick, '--kernel', kernel, type]];
-  for (const name of ['runtime', 'forward', 'backward', 'mixtures', 'solver']) yield [name, `lpq_gpu_${name}`, ['--small']];
+  for (const name of ['runtime', 'forward', 'backward', 'mixtures', 'solver'])
+    yield [name, `lpq_gpu_${name}`, ['--small']];
   yield ['probe', 'lpq_gpu_probe', [path.join(logs, 'probe.json')]];
 }
 
