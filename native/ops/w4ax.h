@@ -1,6 +1,9 @@
 // What surrounds products of low-bit activations: quantize_activations, dequantize_activations, gather_columns,
-// quantize_tokens, widen_tokens, scale_tokens, quantize_comet, gemm_w4ax.
+// quantize_tokens, widen_tokens, scale_tokens, quantize_comet, gemm_w4ax; and what decides about them:
+// channel_statistics, block_errors, simulate_kv.
 #pragma once
+#include <vector>
+
 #include "ops/gemm.h"
 
 namespace lpq::ops {
@@ -30,21 +33,21 @@ struct QuantizeActivations : Arguments {
   explicit QuantizeActivations(const Call& call) : Arguments(call, "quantize_activations") { done(); }
 };
 
-// x f32 [T,K] = code * scale; codes i8 [T,K], scales f32 [T,K/128].
+// x f32 (CUDA: f16 and bf16 too) [T,K] = code * scale; codes i8 [T,K], scales f32 [T,K/128].
 struct DequantizeActivations : Arguments {
   const Tensor& codes = input("codes", {i8}, {-1, -1});
   int64_t rows = codes.dim(0), k = codes.dim(1), blocks = blocks_of(codes, "codes");
   const Tensor& scales = input("scales", {f32}, {rows, blocks});
-  const Tensor& x = output("x", {f32}, {rows, k});
+  const Tensor& x = output("x", kFloats, {rows, k});
 
   explicit DequantizeActivations(const Call& call) : Arguments(call, "dequantize_activations") { done(); }
 };
 
-// y[t][j] = x[t][order[j]]; x, y f32 [T,K], order i32 [K]; y is not x.
+// y[t][j] = x[t][order[j]]; x f32 (CUDA: f16 and bf16 too) [T,K], order i32 [K], y of x's dtype; y is not x.
 struct GatherColumns : Arguments {
-  const Tensor& x = input("x", {f32}, {-1, -1});
+  const Tensor& x = input("x", kFloats, {-1, -1});
   const Tensor& order = input("order", {i32}, {x.dim(1)});
-  const Tensor& y = output("y", {f32}, x.shape);
+  const Tensor& y = output("y", {x.dtype}, x.shape);
 
   explicit GatherColumns(const Call& call) : Arguments(call, "gather_columns") {
     require(x.raw() != y.raw(), "y is x");
@@ -144,6 +147,62 @@ struct GemmW4ax : Arguments {
   bool accumulate = flag("accumulate");
 
   explicit GemmW4ax(const Call& call) : Arguments(call, "gemm_w4ax") { done(); }
+};
+
+// most f32 [K] = max(most, |x|) and moments f64 [K] += x^2 down the columns of x f32 (CUDA: f16 and bf16 too) [T,K],
+// row by row in f64, where squares of f32 are exact. Fails with LPQ_NATIVE_NUMERICS for NaN and infinity.
+struct ChannelStatistics : Arguments {
+  const Tensor& x = input("x", kFloats, {-1, -1});
+  const Tensor& most = output("most", {f32}, {x.dim(1)});
+  const Tensor& moments = output("moments", {f64}, {x.dim(1)});
+
+  explicit ChannelStatistics(const Call& call) : Arguments(call, "channel_statistics") { done(); }
+};
+
+// errors f64 [J/128,C] of x f32 [T,K] with weight f32 [K]: of each block of 128 entries of order i32 [J] and each
+// choice of `bits` (4 or 8) and `clips` the sum over rows of weight (x - its dequantized code)^2, codes as
+// quantize_activations makes them. Of a row, entries l, l + 16, ... of the block add in f32, those 16 sums one after
+// another in f64; rows add in f64 in their order. The same bytes on every device.
+struct BlockErrors : Arguments {
+  static constexpr int64_t kMostChoices = 16;
+
+  const Tensor& x = input("x", {f32}, {-1, -1});
+  int64_t rows = x.dim(0), k = x.dim(1);
+  const Tensor& weight = input("weight", {f32}, {k});
+  const Tensor& order = input("order", {i32}, {-1});
+  int64_t blocks = order.dim(0) / 128;
+  const std::vector<double>&bits = list("bits"), &clips = list("clips");
+  int64_t choices = static_cast<int64_t>(bits.size());
+  const Tensor& errors = output("errors", {f64}, {blocks, choices});
+
+  explicit BlockErrors(const Call& call) : Arguments(call, "block_errors") {
+    require(blocks * 128 == order.dim(0), "order has " + std::to_string(order.dim(0)) + " entries, no multiple of 128");
+    require(clips.size() == bits.size(), "bits and clips differ in length");
+    require(choices > 0 && choices <= kMostChoices,
+            "there are " + std::to_string(choices) + " choices, not 1 to " + std::to_string(kMostChoices));
+    for (const double width : bits)
+      require(width == 4 || width == 8, "bits holds " + std::to_string(width) + ", not 4 or 8");
+    done();
+  }
+};
+
+// y = x f32 (CUDA: f16 and bf16 too) [T,C] as a cache of `bits` (1 to 8) a value gives it back, every channel over runs
+// of `group` tokens of each of the sequences that starts i32 [S+1] cuts; the last run of one may be shorter: zero =
+// f16(least), scale = f16((greatest - zero) / (2^bits - 1)), y = fma(code, scale, zero). `clip`: least and greatest are
+// first drawn in by i / 40 of the range, i of 0 to 7 with the least squared error, in f64. y may be x.
+struct SimulateKv : Arguments {
+  const Tensor& x = input("x", kFloats, {-1, -1});
+  const Tensor& starts = input("starts", {i32}, {-1});
+  int64_t tokens = x.dim(0), width = x.dim(1), sequences = starts.dim(0) - 1;
+  int64_t group = at_least(1, "group"), bits = integer("bits");
+  bool clip = flag("clip");
+  const Tensor& y = output("y", {x.dtype}, x.shape);
+
+  explicit SimulateKv(const Call& call) : Arguments(call, "simulate_kv") {
+    require(bits >= 1 && bits <= 8, "bits is " + std::to_string(bits) + ", not 1 to 8");
+    require(sequences >= 0, "starts is empty");
+    done();
+  }
 };
 
 }  // namespace lpq::ops

@@ -63,7 +63,6 @@ export const fmpq: Method = {
       takes: { least: 2, most: 8, integer: true },
     },
   ],
-  cpuOnly: true,
   codes: { block: BLOCK },
 
   check({ actInt4Share, actThreshold, actKv, kv, mtp }) {
@@ -100,6 +99,12 @@ export const fmpq: Method = {
   },
 
   quantizer: (settings) => gptq.quantizer(settings),
+  extraNeeds: async (graph, plan, modules, settings) => {
+    const { passOperations } = await import('../quantize/estimate-time.js');
+    const needs = await gptq.extraNeeds?.(graph, plan, modules, settings);
+    const observed = passOperations(graph, plan.blocks, Number(settings.samples) * Number(settings.seqLen));
+    return { beside: needs?.beside ?? 0, after: needs?.after ?? 0, operations: observed + (needs?.operations ?? 0) };
+  },
   prepare,
 };
 

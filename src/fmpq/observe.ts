@@ -1,39 +1,35 @@
-import { fromTyped, type NativeRuntime, readTyped, type Tensor, uploadTyped } from '../../native/binding.js';
+import { type NativeRuntime, readTyped, type Tensor, uploadTyped } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
-import { batchSequences, disposeBatch, type TokenBatch } from '../model/batch.js';
-import { disposeStates, embedBatches, loadOuter } from '../model/forward.js';
-import type { BlockState, BlockWeights, LinearRef, ModelGraph, Stage } from '../model/program.js';
+import type { BlockWeights, LinearRef, ModelGraph, Stage } from '../model/program.js';
 import type { WeightSource } from '../model/source.js';
-import { disposeWeights, loadWeights } from '../model/weights.js';
-import { headStage } from '../quantize/calibrated.js';
+import { headBlock, type PassLane, passModel } from '../quantize/pass.js';
 
 /** What one input of linears looks like over the calibration set, in the unquantized model. */
 export interface ObservedFeed {
   readonly linears: readonly LinearRef[];
   readonly k: number;
-  /** f32 [R,K]: rows taken evenly out of every batch; R may be 0 for an expert that saw none. */
+  /** f32 [R,K] on the host: rows taken evenly out of every batch; R may be 0 for an expert that saw none. */
   readonly rows: Tensor;
   /** Over all rows: the largest magnitude and the sum of squares of each channel. */
   readonly most: Float32Array;
   readonly moments: Float64Array;
   readonly tokens: number;
   /**
-   * f32 [K]: what a squared error of the channel adds to the relative squared error of the linears' outputs, summed over the
+   * [K]: what a squared error of the channel adds to the relative squared error of the linears' outputs, summed over the
    * linears: sum_n W[n][k]^2 / (mean over the rows of |W x|^2) / R.
    */
-  readonly importance: Tensor;
+  readonly importance: Float32Array;
 }
 
 interface Tally {
   readonly linears: readonly LinearRef[];
+  /** Rows in the runtime's activation dtype. */
   readonly parts: Tensor[];
   readonly most: Tensor;
   readonly moments: Tensor;
   tokens: number;
 }
-
-const BATCH_TOKENS = 4096;
 
 /**
  * Statistics of every input that one of `wanted` reads, by one forward pass. `rows`: wanted rows of each. Throws
@@ -48,81 +44,85 @@ export async function observeFeeds(
   rows: number,
   onBlock: (block: number) => void = () => {},
 ): Promise<ObservedFeed[]> {
-  const outer = await loadOuter(rt, source, graph);
-  const batches = batchSequences(rt, sequences, BATCH_TOKENS);
-  const perBatch = Math.max(1, Math.ceil(rows / batches.length));
-  const states: BlockState[] = [];
+  const walk = wanted.has(graph.head.name) ? [...graph.blocks, headBlock(graph)] : graph.blocks;
   const feeds: ObservedFeed[] = [];
   try {
-    states.push(...embedBatches(rt, graph, outer, batches));
-    for (const block of graph.blocks) {
-      onBlock(block.index);
-      const weights = await loadWeights(rt, source, block.tensors.keys(), graph.transposed);
-      const tallies = new Map<string, Tally>();
+    await passModel([rt], sequences, source, graph, walk, async (block, stage, [lane]) => {
+      if (stage === block.stages[0] && block.index < graph.blocks.length) onBlock(block.index);
+      feeds.push(...(await observeStage(lane as PassLane, stage, wanted, rows)));
+    });
+    return feeds;
+  } catch (error) {
+    disposeFeeds(feeds);
+    throw error;
+  }
+}
+
+export function disposeFeeds(feeds: readonly ObservedFeed[]): void {
+  for (const { rows } of feeds) rows.dispose();
+}
+
+/** One sweep of the calibration data in front of a stage. */
+async function observeStage(
+  { rt, streams: { quantized: stream }, weights, room }: PassLane,
+  stage: Stage,
+  wanted: ReadonlySet<string>,
+  rows: number,
+): Promise<ObservedFeed[]> {
+  const seen = stage.feeds.flatMap(({ id, linears }) => {
+    const read = linears.filter(({ name }) => wanted.has(name));
+    return read.length > 0 ? [{ id, linears: read }] : [];
+  });
+  const tallies = new Map<string, Tally>();
+  const perBatch = Math.max(1, Math.ceil(rows / stream.batches));
+  const feeds: ObservedFeed[] = [];
+  try {
+    for (let batch = 0; batch < stream.batches; batch++) {
+      stream.prefetch(batch + 1);
+      const captured = await stream.visit(batch, room, seen.length > 0 ? { stage, weights } : undefined);
       try {
-        for (let i = 0; i < states.length; i++) {
-          let state = states[i] as BlockState;
-          for (const stage of block.stages) {
-            await look(rt, stage, weights, state, tallies, wanted, perBatch);
-            state = await stage.advance(rt, weights, state);
-          }
-          states[i] = state;
+        for (const { id, linears } of seen) {
+          const x = captured.get(id);
+          if (!x) continue;
+          const tally = tallies.get(id) ?? emptyTally(rt, linears, x.shape[1] as number);
+          tallies.set(id, tally);
+          look(rt, x, tally, perBatch);
         }
-        for (const tally of tallies.values()) feeds.push(await finish(rt, tally, weights));
+        await finite(rt, stage);
       } finally {
-        disposeWeights(weights);
+        for (const x of captured.values()) x.dispose();
       }
     }
-    if (wanted.has(graph.head.name)) {
-      const tallies = new Map<string, Tally>();
-      const stage = headStage(graph);
-      for (const state of states) await look(rt, stage, outer, state, tallies, wanted, perBatch);
-      for (const tally of tallies.values()) feeds.push(await finish(rt, tally, outer));
-    }
+    stream.finish();
+    for (const tally of tallies.values()) feeds.push(await finish(rt, tally, weights));
     return feeds;
   } catch (error) {
     disposeFeeds(feeds);
     throw error;
   } finally {
-    disposeStates(states);
-    disposeWeights(outer);
-    for (const batch of batches) disposeBatch(batch as TokenBatch);
+    for (const { most, moments, parts } of tallies.values())
+      for (const tensor of [most, moments, ...parts]) tensor.dispose();
   }
 }
 
-export function disposeFeeds(feeds: readonly ObservedFeed[]): void {
-  for (const { rows, importance } of feeds) for (const tensor of [rows, importance]) tensor.dispose();
+/** Adds rows to what is known of an input. */
+function look(rt: NativeRuntime, x: Tensor, tally: Tally, perBatch: number): void {
+  const [count, k] = x.shape as [number, number];
+  if (count === 0) return;
+  tally.tokens += count;
+  ops.channelStatistics(rt, x, tally.most, tally.moments);
+  const taken = Math.min(count, perBatch);
+  const indices = Int32Array.from({ length: taken }, (_, i) => Math.floor(((i + 0.5) * count) / taken));
+  const index = uploadTyped(rt, 'i32', [taken], indices);
+  const part = rt.allocate(x.dtype, [taken, k]);
+  ops.gatherRows(rt, x, index, part);
+  index.dispose();
+  tally.parts.push(part);
 }
 
-async function look(
-  rt: NativeRuntime,
-  stage: Stage,
-  weights: BlockWeights,
-  state: BlockState,
-  tallies: Map<string, Tally>,
-  wanted: ReadonlySet<string>,
-  perBatch: number,
-): Promise<void> {
-  const captured = await stage.capture(rt, weights, state);
+/** Waits for what was enqueued. Throws LPQ_MODULE_NUMERICS. */
+async function finite(rt: NativeRuntime, stage: Stage): Promise<void> {
   try {
-    for (const feed of stage.feeds) {
-      const linears = feed.linears.filter(({ name }) => wanted.has(name));
-      const x = captured.get(feed.id);
-      if (linears.length === 0 || !x) continue;
-      const [count, k] = x.shape as [number, number];
-      const tally = tallies.get(feed.id) ?? emptyTally(rt, linears, k);
-      tallies.set(feed.id, tally);
-      if (count === 0) continue;
-      tally.tokens += count;
-      ops.channelStatistics(rt, x, tally.most, tally.moments);
-      const taken = Math.min(count, perBatch);
-      const indices = Int32Array.from({ length: taken }, (_, i) => Math.floor(((i + 0.5) * count) / taken));
-      const index = uploadTyped(rt, 'i32', [taken], indices);
-      const part = rt.allocate('f32', [taken, k]);
-      ops.gatherRows(rt, x, index, part);
-      index.dispose();
-      tally.parts.push(part);
-    }
     await rt.sync();
   } catch (cause) {
     if ((cause as { code?: string }).code !== 'LPQ_NATIVE_NUMERICS') throw cause;
@@ -131,8 +131,6 @@ async function look(
       cause,
       hint: 'Look for NaN in the weights of this block and the previous one, or skip these modules.',
     });
-  } finally {
-    for (const x of captured.values()) x.dispose();
   }
 }
 
@@ -144,28 +142,39 @@ function emptyTally(rt: NativeRuntime, linears: readonly LinearRef[], k: number)
 }
 
 async function finish(rt: NativeRuntime, tally: Tally, weights: BlockWeights): Promise<ObservedFeed> {
-  const { linears, parts, tokens } = tally;
+  const { linears, tokens } = tally;
   const k = linears[0]?.k as number;
+  const rows = stacked(rt, tally.parts, k);
+  const wide = rt.allocate('f32', rows.shape);
+  try {
+    const importance = new Float32Array(k);
+    for (const linear of linears) {
+      const weight = weights.get(`${linear.name}.weight`) as Tensor;
+      const energy = await outputEnergy(rt, rows, weight, linear.n);
+      const squares = await columnSquares(rt, weight);
+      if (energy > 0)
+        for (let c = 0; c < k; c++) importance[c] = (importance[c] as number) + (squares[c] as number) / energy;
+    }
+    const [most, moments] = [await readTyped(rt, tally.most), await readTyped<Float64Array>(rt, tally.moments)];
+    ops.cast(rt, rows, wide);
+    return { linears, k, rows: await rt.download(wide), most, moments, tokens, importance };
+  } finally {
+    for (const tensor of [rows, wide]) tensor.dispose();
+  }
+}
+
+/** Matrices with k columns, one under another. */
+function stacked(rt: NativeRuntime, parts: readonly Tensor[], k: number): Tensor {
   const count = parts.reduce((sum, part) => sum + (part.shape[0] as number), 0);
-  const rows = rt.allocate('f32', [count, k]);
+  const rows = rt.allocate(parts[0]?.dtype ?? rt.activationDtype, [count, k]);
   let at = 0;
   for (const part of parts) {
     const place = rows.view(part.shape, at * k);
     ops.cast(rt, part, place);
     at += part.shape[0] as number;
-    for (const tensor of [place, part]) tensor.dispose();
+    place.dispose();
   }
-  const importance = new Float32Array(k);
-  for (const linear of linears) {
-    const weight = weights.get(`${linear.name}.weight`) as Tensor;
-    const energy = await outputEnergy(rt, rows, weight, linear.n);
-    const squares = await columnSquares(rt, weight);
-    if (energy > 0)
-      for (let c = 0; c < k; c++) importance[c] = (importance[c] as number) + (squares[c] as number) / energy;
-  }
-  const [most, moments] = [await readTyped(rt, tally.most), await readTyped<Float64Array>(rt, tally.moments)];
-  for (const tensor of [tally.most, tally.moments]) tensor.dispose();
-  return { linears, k, rows, most, moments, tokens, importance: fromTyped('f32', [k], importance) };
+  return rows;
 }
 
 /** Sum over rows of |W x|^2. */
@@ -181,13 +190,14 @@ async function outputEnergy(rt: NativeRuntime, rows: Tensor, weight: Tensor, n: 
 /** Sums of squares down the columns of a matrix. */
 async function columnSquares(rt: NativeRuntime, matrix: Tensor): Promise<Float64Array> {
   const width = matrix.shape[1] as number;
-  const wide = rt.allocate('f32', matrix.shape);
+  const asIs = matrix.dtype === 'f32' || rt.device !== 'cpu';
+  const read = asIs ? matrix.view(matrix.shape) : rt.allocate('f32', matrix.shape);
   const most = rt.allocate('f32', [width]);
   const sums = rt.allocate('f64', [width]);
-  ops.cast(rt, matrix, wide);
+  if (!asIs) ops.cast(rt, matrix, read);
   for (const tensor of [most, sums]) ops.zero(rt, tensor);
-  ops.channelStatistics(rt, wide, most, sums);
+  ops.channelStatistics(rt, read, most, sums);
   const result = await readTyped<Float64Array>(rt, sums);
-  for (const tensor of [wide, most, sums]) tensor.dispose();
+  for (const tensor of [read, most, sums]) tensor.dispose();
   return result;
 }

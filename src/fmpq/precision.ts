@@ -1,4 +1,4 @@
-import { fromTyped, type NativeRuntime, readTyped } from '../../native/binding.js';
+import { type NativeRuntime, readTyped, uploadTyped } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import type { ObservedFeed } from './observe.js';
 import { BLOCK, type FmpqOptions } from './options.js';
@@ -96,19 +96,23 @@ async function measure(
 ): Promise<Candidate[]> {
   const clips = clip ? CLIPS : [1];
   const blocks = feed.k / BLOCK;
-  const columns = fromTyped('i32', [feed.k], order);
+  const [rows, importance, columns] = [
+    rt.upload(feed.rows),
+    uploadTyped(rt, 'f32', [feed.k], feed.importance),
+    uploadTyped(rt, 'i32', [feed.k], order),
+  ] as const;
   const errors = rt.allocate('f64', [blocks, clips.length + 1]);
-  ops.blockErrors(rt, feed.rows, feed.importance, columns, errors, {
+  ops.blockErrors(rt, rows, importance, columns, errors, {
     bits: [8, ...clips.map(() => 4)],
     clips: [1, ...clips],
   });
   const found = await readTyped<Float64Array>(rt, errors);
-  for (const tensor of [columns, errors]) tensor.dispose();
-  const rows = feed.linears.reduce((sum, { n }) => sum + n, 0);
+  for (const tensor of [rows, importance, columns, errors]) tensor.dispose();
+  const outputs = feed.linears.reduce((sum, { n }) => sum + n, 0);
   return Array.from({ length: blocks }, (_, block) => {
     const [error8 = 0, ...narrow] = found.subarray(block * (clips.length + 1), (block + 1) * (clips.length + 1));
     const error4 = Math.min(...narrow);
     const chosen = clips[narrow.indexOf(error4)] as number;
-    return { feed: index, block, error4, error8, clip: chosen, macs: BLOCK * rows * feed.tokens };
+    return { feed: index, block, error4, error8, clip: chosen, macs: BLOCK * outputs * feed.tokens };
   });
 }

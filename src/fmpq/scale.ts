@@ -1,7 +1,7 @@
-import { fromTyped, type Tensor, typed } from '../../native/binding.js';
+import { allocate, type Tensor, typed } from '../../native/binding.js';
 import type { ScaleSite } from '../model/scale-sites.js';
 import type { ObservedFeed } from './observe.js';
-import { importanceOf, type Reading } from './search.js';
+import type { Reading } from './search.js';
 
 /**
  * The outlier criterion: a channel whose balance lies 2^3 times above the median's. Others keep their size, for orders
@@ -21,10 +21,9 @@ export function balance(readings: readonly Reading[], size: number, alpha: numbe
   const most = new Float64Array(size);
   const weight = new Float64Array(size);
   for (const { feed, start } of readings) {
-    const importance = importanceOf(feed);
     for (let c = 0; c < size; c++) {
       most[c] = Math.max(most[c] as number, feed.most[start + c] as number);
-      weight[c] = (weight[c] as number) + (importance[start + c] as number);
+      weight[c] = (weight[c] as number) + (feed.importance[start + c] as number);
     }
   }
   const wishes = Float64Array.from(most, (peak, c) =>
@@ -61,19 +60,22 @@ export function scaledFeeds(
   return feeds.map((feed) => {
     const factors = feed.linears.map(({ name }) => byName.get(name)).find((found) => found !== undefined);
     if (!factors) return feed;
-    const scaled = (tensor: Tensor, exponent: number): Tensor => {
-      const values = Float32Array.from(
-        typed(tensor),
-        (value, i) => value * (factors[i % feed.k] as number) ** exponent,
-      );
-      return fromTyped('f32', tensor.shape, values);
-    };
     return {
       ...feed,
-      rows: scaled(feed.rows, 1),
-      importance: scaled(feed.importance, -2),
+      rows: scaledColumns(feed.rows, factors),
+      importance: feed.importance.map((value, c) => value / (factors[c] as number) ** 2),
       most: feed.most.map((value, c) => value * (factors[c] as number)),
       moments: feed.moments.map((value, c) => value * (factors[c] as number) ** 2),
     };
   });
+}
+
+/** A matrix f32 on the host, its columns times factors. */
+function scaledColumns(matrix: Tensor, factors: Float64Array): Tensor {
+  const made = allocate('f32', matrix.shape);
+  const [from, to] = [typed(matrix), typed(made)];
+  const k = factors.length;
+  for (let row = 0; row < from.length; row += k)
+    for (let c = 0; c < k; c++) to[row + c] = (from[row + c] as number) * (factors[c] as number);
+  return made;
 }

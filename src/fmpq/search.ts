@@ -1,4 +1,4 @@
-import { fromTyped, type NativeRuntime, readTyped, type Tensor } from '../../native/binding.js';
+import { type NativeRuntime, readTyped, type Tensor, typed, uploadTyped } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { Random } from '../calibrate/random.js';
 import type { ObservedFeed } from './observe.js';
@@ -31,10 +31,10 @@ const SWAP_ROUNDS = 400;
  * the threshold as a fraction that never reaches 1. Lower is better.
  */
 export function cost(errors: ArrayLike<number>, allowance: Allowance): number {
-  const sorted = Array.from(errors).sort((a, b) => a - b);
+  const sorted = Float64Array.from(errors).sort();
   if ('share' in allowance) {
     const kept = Math.max(1, Math.round(allowance.share * sorted.length));
-    return sorted.slice(0, kept).reduce((sum, error) => sum + error, 0);
+    return sorted.subarray(0, kept).reduce((sum, error) => sum + error, 0);
   }
   const below = sorted.filter((error) => error <= allowance.threshold);
   const rest = below.reduce((sum, error) => sum + error, 0);
@@ -59,7 +59,7 @@ export async function searchOrder(
   try {
     const judge = async (order: Int32Array): Promise<Found> => ({
       order,
-      cost: cost((await Promise.all(tables.map((table) => blockErrors(rt, table, order)))).flat(), allowance),
+      cost: cost(await blockErrors(rt, tables, order), allowance),
     });
     let best = await judge(kept);
     if (kind === 'none' || size < 2 * BLOCK) return best;
@@ -85,35 +85,30 @@ interface Table {
 function tableOf(rt: NativeRuntime, { feed, start }: Reading, size: number): Table {
   const all = feed.rows.shape[0] as number;
   const count = Math.min(all, SWAP_ROWS);
-  const index = fromTyped(
-    'i32',
-    [count],
-    Int32Array.from({ length: count }, (_, i) => Math.floor(((i + 0.5) * all) / count)),
-  );
-  const picked = rt.allocate('f32', [count, feed.k]);
-  ops.gatherRows(rt, feed.rows, index, picked);
-  const rows = rt.allocate('f32', [count, size]);
-  ops.sliceColumns(rt, picked, rows, { first: start });
-  for (const tensor of [index, picked]) tensor.dispose();
-  const importance = importanceOf(feed).slice(start, start + size);
+  const [from, picked] = [typed(feed.rows), new Float32Array(count * size)];
+  for (let i = 0; i < count; i++) {
+    const first = Math.floor(((i + 0.5) * all) / count) * feed.k + start;
+    picked.set(from.subarray(first, first + size), i * size);
+  }
   // As over all rows: importance is that of a sum over as many.
-  const scaled = importance.map((one) => (one * all) / Math.max(1, count));
-  return { rows, weight: fromTyped('f32', [size], scaled), importance: scaled };
+  const importance = feed.importance.slice(start, start + size).map((one) => (one * all) / Math.max(1, count));
+  const rows = uploadTyped(rt, 'f32', [count, size], picked);
+  return { rows, weight: uploadTyped(rt, 'f32', [size], importance), importance };
 }
 
-export function importanceOf(feed: ObservedFeed): Float32Array {
-  const bytes = feed.importance.bytes();
-  return new Float32Array(bytes.slice().buffer);
-}
-
-/** Errors at 4 bits of the blocks of `order`, or of a part of an order. */
-async function blockErrors(rt: NativeRuntime, { rows, weight }: Table, order: Int32Array): Promise<number[]> {
-  const index = fromTyped('i32', [order.length], order);
-  const errors = rt.allocate('f64', [order.length / BLOCK, 1]);
-  ops.blockErrors(rt, rows, weight, index, errors, { bits: [4], clips: [CLIP] });
+/** Errors at 4 bits of the blocks of `order`, one table's after another's. */
+async function blockErrors(rt: NativeRuntime, tables: readonly Table[], order: Int32Array): Promise<Float64Array> {
+  const blocks = order.length / BLOCK;
+  const index = uploadTyped(rt, 'i32', [order.length], order);
+  const errors = rt.allocate('f64', [tables.length * blocks, 1]);
+  for (const [t, { rows, weight }] of tables.entries()) {
+    const own = errors.view([blocks, 1], t * blocks);
+    ops.blockErrors(rt, rows, weight, index, own, { bits: [4], clips: [CLIP] });
+    own.dispose();
+  }
   const found = await readTyped<Float64Array>(rt, errors);
   for (const tensor of [index, errors]) tensor.dispose();
-  return [...found];
+  return found;
 }
 
 function peaks(readings: readonly Reading[], size: number): Float64Array {
@@ -152,8 +147,8 @@ async function swapped(
   const random = new Random(seed);
   const order = from.order.slice();
   const blocks = order.length / BLOCK;
-  const errors = await Promise.all(tables.map((table) => blockErrors(rt, table, order)));
-  let best = cost(errors.flat(), allowance);
+  const errors = await blockErrors(rt, tables, order);
+  let best = cost(errors, allowance);
   for (let round = 0; round < SWAP_ROUNDS; round++) {
     const paired = [...random.shuffled(blocks)];
     const trial = order.slice();
@@ -162,19 +157,17 @@ async function swapped(
       const [i, j] = [a * BLOCK + random.below(BLOCK), b * BLOCK + random.below(BLOCK)];
       [trial[i], trial[j]] = [trial[j] as number, trial[i] as number];
     }
-    const tried = await Promise.all(tables.map((table) => blockErrors(rt, table, trial)));
+    const tried = await blockErrors(rt, tables, trial);
     for (let p = 0; p + 1 < blocks; p += 2) {
       const pair = [paired[p] as number, paired[p + 1] as number];
-      const next = errors.map((each, t) =>
-        each.map((error, block) => (pair.includes(block) ? (tried[t]?.[block] as number) : error)),
-      );
-      const total = cost(next.flat(), allowance);
-      if (!(total < best)) continue;
-      best = total;
-      next.forEach((each, t) => {
-        errors[t] = each;
-      });
-      for (const block of pair) order.set(trial.subarray(block * BLOCK, (block + 1) * BLOCK), block * BLOCK);
+      const places = tables.flatMap((_, t) => pair.map((block) => t * blocks + block));
+      const before = places.map((place) => errors[place] as number);
+      for (const place of places) errors[place] = tried[place] as number;
+      const total = cost(errors, allowance);
+      if (total < best) {
+        best = total;
+        for (const block of pair) order.set(trial.subarray(block * BLOCK, (block + 1) * BLOCK), block * BLOCK);
+      } else for (const [i, place] of places.entries()) errors[place] = before[i] as number;
     }
   }
   return best < from.cost ? { order, cost: best } : from;

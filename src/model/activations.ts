@@ -1,4 +1,4 @@
-import { allocate, fromTyped, type NativeRuntime, type Tensor } from '../../native/binding.js';
+import { allocate, type NativeRuntime, type Tensor, uploadTyped } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { INPUT_TYPES, secondLevel } from '../core/input-type.js';
 import { typeParams } from '../core/quant-type.js';
@@ -6,14 +6,14 @@ import type { LinearPlan } from './plan.js';
 import type { BlockWeights } from './program.js';
 import type { ActivationForm, MixedWeight } from './source.js';
 
-/** Codes I8 [T,K] and scales f32 [T,K/128] of x f32 [T,K]; the caller disposes of them. */
+/** Codes I8 [T,K] and scales f32 [T,K/128] of x [T,K] in the runtime's activation dtype; the caller disposes of them. */
 function codesOf(rt: NativeRuntime, x: Tensor, form: MixedWeight['form']): { codes: Tensor; scales: Tensor } {
   const [rows, k] = x.shape as [number, number];
   const { bits, clip } = form.blocks;
   const tables = {
-    bits: fromTyped('u8', [bits.length], bits),
-    clip: fromTyped('f32', [clip.length], clip),
-    ...(form.order && { order: fromTyped('i32', [k], form.order) }),
+    bits: uploadTyped(rt, 'u8', [bits.length], bits),
+    clip: uploadTyped(rt, 'f32', [clip.length], clip),
+    ...(form.order && { order: uploadTyped(rt, 'i32', [k], form.order) }),
   };
   const codes = rt.allocate('i8', [rows, k]);
   const scales = rt.allocate('f32', [rows, bits.length]);
@@ -22,26 +22,38 @@ function codesOf(rt: NativeRuntime, x: Tensor, form: MixedWeight['form']): { cod
   return { codes, scales };
 }
 
-/** x f32 [T,K] as a linear of this form reads it, gathered, or rounded to its codes or its type: a new tensor. */
+/**
+ * x [T,K] in the runtime's activation dtype as a linear of this form reads it, gathered, or rounded to its codes or its type: a new tensor
+ * of that dtype. Numbers of 16 bits round what codes and scales make once more.
+ */
 export function asRead(rt: NativeRuntime, x: Tensor, form: ActivationForm): Tensor {
-  const read = rt.allocate('f32', x.shape);
   const { blocks, rounded } = form;
-  if (rounded) {
-    const own = INPUT_TYPES[rounded.type];
-    const { block, scaleDtype } = own;
-    const p = { groupSize: block, scaleDtype, global: secondLevel(own, rounded.most) };
-    ops.roundInputs(rt, x, read, typeParams(own.type), p);
-    return read;
-  }
+  if (rounded) return rounding(rt, x, rounded);
+  const read = rt.allocate(x.dtype, x.shape);
   if (blocks) {
     const { codes, scales } = codesOf(rt, x, { ...form, blocks });
     ops.dequantizeActivations(rt, { codes, scales }, read);
     for (const tensor of [codes, scales]) tensor.dispose();
     return read;
   }
-  const order = fromTyped('i32', [x.shape[1] as number], form.order as Int32Array);
+  const order = uploadTyped(rt, 'i32', [x.shape[1] as number], form.order as Int32Array);
   ops.gatherColumns(rt, x, order, read);
   order.dispose();
+  return read;
+}
+
+/** x in numbers of few bits, computed in f32. */
+function rounding(rt: NativeRuntime, x: Tensor, rounded: Required<ActivationForm>['rounded']): Tensor {
+  const own = INPUT_TYPES[rounded.type];
+  const wide = rt.allocate('f32', x.shape);
+  const from = x.dtype === 'f32' ? x : wide;
+  if (x.dtype !== 'f32') ops.cast(rt, x, wide);
+  const p = { groupSize: own.block, scaleDtype: own.scaleDtype, global: secondLevel(own, rounded.most) };
+  ops.roundInputs(rt, from, wide, typeParams(own.type), p);
+  if (x.dtype === 'f32') return wide;
+  const read = rt.allocate(x.dtype, x.shape);
+  ops.cast(rt, wide, read);
+  wide.dispose();
   return read;
 }
 

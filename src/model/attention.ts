@@ -3,7 +3,7 @@ import type { HeadNorms } from '../../native/cache-ops.js';
 import { type AttentionParams, ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
 import { addBranch, branchInput, branchTensors } from './branch.js';
-import { cachedAttention, requireCpu } from './cached-attention.js';
+import { cachedAttention } from './cached-attention.js';
 import { apart as alone, type Columns, firstOf } from './columns.js';
 import { attendSelected, indexerTensors, indexInputs, type Selection, select } from './indexer.js';
 import { keptBy, withKept } from './kept-keys.js';
@@ -232,7 +232,6 @@ function attendWhole(
   ];
   if (kv && 'form' in kv) cachedAttention(rt, kv, { q: queries, k: keys, v: values, y }, batch, p, sinks);
   else {
-    if (kv) requireCpu(rt);
     if (kv) for (const cached of [keys, values]) ops.simulateKv(rt, cached, batch.starts, cached, kv);
     if (selected) attendSelected(rt, { q: queries, k: keys, v: values, y }, selected, { starts: batch.starts }, p);
     else ops.attention(rt, queries, keys, values, batch.starts, y, p, sinks);

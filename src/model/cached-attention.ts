@@ -8,16 +8,6 @@ import { decodedAttention } from './decoded-attention.js';
 import type { Batch } from './program.js';
 import type { KvScheme } from './source.js';
 
-/** Quantized caches are simulated on the CPU. Throws LPQ_DEVICE. */
-export function requireCpu(rt: NativeRuntime): void {
-  if (rt.device === 'cpu') return;
-  throw new LpqError('LPQ_DEVICE', 'a low-bit KV cache can be simulated on the CPU only', {
-    got: rt.device,
-    expected: 'cpu',
-    hint: 'Use --device cpu.',
-  });
-}
-
 /** Tokens of one sequence of a batch. */
 interface Span {
   readonly first: number;

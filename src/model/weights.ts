@@ -46,11 +46,6 @@ export async function loadWeights(
       }
       const form = view.reads?.(name);
       if (form) {
-        requireCpu(
-          rt,
-          `'${name}' of ${source.dir} reads ${form.rounded?.type}, which lpq rounds on the CPU only`,
-          'cpu',
-        );
         weights.activations ??= new Map();
         weights.activations.set(name.replace(/\.weight$/, ''), form);
       }

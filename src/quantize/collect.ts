@@ -9,16 +9,14 @@ import {
   statisticsBytes,
 } from '../../formats/statistics/write.js';
 import type { NativeRuntime } from '../../native/binding.js';
-import { disposeStatistics, type FeedStatistics, type Streams, sweepStatistics } from '../calibrate/statistics.js';
+import { disposeStatistics, type FeedStatistics, sweepStatistics } from '../calibrate/statistics.js';
 import { type Calibration, calibrationRecord } from '../calibrate/text.js';
 import { openBlocks } from '../model/graph.js';
-import type { Block, BlockWeights, Feed, LinearRef, ModelGraph } from '../model/program.js';
+import type { Block, Feed, LinearRef, ModelGraph } from '../model/program.js';
 import type { WeightSource } from '../model/source.js';
-import { disposeWeights, loadWeights } from '../model/weights.js';
-import { calibratedStreams, disposeStreams, headStage } from './calibrated.js';
 import { backendOf, tokensHash } from './identity.js';
 import { gatherStatistics, together } from './lanes.js';
-import { blockMemory, roomFor } from './memory-plan.js';
+import { headBlock, passModel } from './pass.js';
 
 /** What statistics are taken of. */
 export interface CollectRequest {
@@ -46,9 +44,8 @@ function tensorOf({ linears }: Feed): string {
 
 /** All blocks, and the head where it is a linear of its own: in front of layers of multi-token prediction, which change what it reads. */
 export function walkOf(graph: ModelGraph): Block[] {
-  const head: Block = { index: graph.blocks.length, tensors: new Map(), stages: [headStage(graph)] };
   const [own, predicting] = [false, true].map((is) => graph.blocks.filter(({ predicts = false }) => predicts === is));
-  return [...(own ?? []), ...(graph.head.tied ? [] : [head]), ...(predicting ?? [])];
+  return [...(own ?? []), ...(graph.head.tied ? [] : [headBlock(graph)]), ...(predicting ?? [])];
 }
 
 /** What the statistics of a run are told from others by. */
@@ -131,56 +128,25 @@ export async function sweepModel(
   events: CollectEvents,
   save: (feed: Feed, statistics: FeedStatistics) => Promise<void>,
 ): Promise<void> {
-  const load = (names: Iterable<string>) => {
-    const list = [...names];
-    return Promise.all(rts.map((rt) => loadWeights(rt, source, list, graph.transposed)));
-  };
-  const outer = await load(graph.outer.keys());
-  let streams: Streams[] = [];
-  let here: BlockWeights[] = [];
-  // The streams pass a block's last stage in the first sweep of the next.
-  let behind: BlockWeights[] = [];
-  try {
-    streams = await calibratedStreams(rts, graph, outer, calibration.sequences);
-    for (const block of walk) {
-      const head = block.index === graph.blocks.length;
-      here = head ? [] : await load(block.tensors.keys());
-      const memory = blockMemory(block, graph.stream, 1);
-      for (const [index, stage] of block.stages.entries()) {
-        events.onStage?.(block.index, graph.blocks.length, stage.id);
-        const ids = new Set(stage.feeds.map(({ id }) => id));
-        const statistics = await together(
-          rts.map((rt, i) => {
-            const weights = (head ? outer[i] : here[i]) as BlockWeights;
-            const room = roomFor(rt, memory, block, index, 2 * memory.weights);
-            const capture = { stage, quantized: weights, original: weights };
-            return sweepStatistics(rt, streams[i] as Streams, capture, ids, room);
-          }),
-        );
+  await passModel(rts, calibration.sequences, source, graph, walk, async (block, stage, lanes) => {
+    events.onStage?.(block.index, graph.blocks.length, stage.id);
+    const ids = new Set(stage.feeds.map(({ id }) => id));
+    const statistics = await together(
+      lanes.map(({ rt, streams, weights, room }) =>
+        sweepStatistics(rt, streams, { stage, quantized: weights, original: weights }, ids, room),
+      ),
+    );
+    try {
+      for (const feed of stage.feeds) {
+        const sum = await gatherStatistics(statistics, feed.id, rts[0] as NativeRuntime);
         try {
-          if (index === 0) {
-            for (const weights of behind) disposeWeights(weights);
-            behind = [];
-          }
-          for (const feed of stage.feeds) {
-            const sum = await gatherStatistics(statistics, feed.id, rts[0] as NativeRuntime);
-            try {
-              await save(feed, sum);
-            } finally {
-              disposeStatistics(new Map([[feed.id, sum]]));
-            }
-          }
+          await save(feed, sum);
         } finally {
-          for (const each of statistics) disposeStatistics(each);
+          disposeStatistics(new Map([[feed.id, sum]]));
         }
-        for (const [i, { quantized }] of streams.entries())
-          if (!head) quantized.follow({ stage, weights: here[i] as BlockWeights });
       }
-      behind = here;
-      here = [];
+    } finally {
+      for (const each of statistics) disposeStatistics(each);
     }
-  } finally {
-    for (const weights of [...behind, ...here, ...outer]) disposeWeights(weights);
-    disposeStreams(streams);
-  }
+  });
 }

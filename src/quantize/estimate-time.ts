@@ -21,17 +21,33 @@ export function operationsOf(
   const { tokens, original, kind } = calibration;
   const passes = kind === 'statistics' ? 0 : original ? 2 : 1;
   let sum = 0;
+  for (const { k, rows, share } of feedsOf(graph, plans))
+    sum += passes * tokens * share * (2 * rows * k + k * k) + 2 * k ** 3 + 2 * rows * k * k;
+  return sum;
+}
+
+/** Those of one pass through the linears of all blocks. */
+export function passOperations(graph: ModelGraph, plans: readonly BlockPlan[], tokens: number): number {
+  let sum = 0;
+  for (const { k, rows, share } of feedsOf(graph, plans)) sum += 2 * tokens * share * rows * k;
+  return sum;
+}
+
+/** Sizes of every input of linears, and the share of the tokens that it sees. */
+function* feedsOf(
+  graph: ModelGraph,
+  plans: readonly BlockPlan[],
+): Generator<{ readonly k: number; readonly rows: number; readonly share: number }> {
   for (const [index, block] of graph.blocks.entries()) {
     const mlp = plans[index]?.mlp;
     const share = mlp?.kind === 'experts' ? mlp.routing.perToken / mlp.router.n : 1;
-    for (const { linears } of block.stages.flatMap((stage) => stage.feeds)) {
-      const k = linears[0]?.k ?? 0;
-      const rows = linears.reduce((all, { n }) => all + n, 0);
-      const seen = linears[0]?.expert === undefined ? tokens : tokens * share;
-      sum += passes * seen * (2 * rows * k + k * k) + 2 * k ** 3 + 2 * rows * k * k;
-    }
+    for (const { linears } of block.stages.flatMap((stage) => stage.feeds))
+      yield {
+        k: linears[0]?.k ?? 0,
+        rows: linears.reduce((all, { n }) => all + n, 0),
+        share: linears[0]?.expert === undefined ? 1 : share,
+      };
   }
-  return sum;
 }
 
 /** Floating-point operations a second of the products that linears are, on this device, now. */

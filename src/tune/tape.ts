@@ -1,4 +1,4 @@
-import { fromTyped, type NativeRuntime, type Tensor } from '../../native/binding.js';
+import { type NativeRuntime, type Tensor, uploadTyped } from '../../native/binding.js';
 import type { Rotation } from '../../native/cache-ops.js';
 import { multiplied } from '../../native/multiplied.js';
 import { type ActivationName, type AttentionParams, ops } from '../../native/ops.js';
@@ -90,7 +90,7 @@ export class Tape {
     const [read, dx] = [rt.allocate('f32', shape), this.keep(rt.allocate('f32', shape))];
     const inverse = new Int32Array(order.length);
     for (const [column, channel] of order.entries()) inverse[channel] = column;
-    const places = fromTyped('i32', [order.length], inverse);
+    const places = uploadTyped(rt, 'i32', [order.length], inverse);
     ops.linearInputGradient(rt, dy, weight, read, { accumulate: false });
     ops.gatherColumns(rt, read, places, dx);
     for (const tensor of [read, places]) tensor.dispose();

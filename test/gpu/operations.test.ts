@@ -15,4 +15,5 @@ if (gpus.length > 0) {
   await import('../native/scan-backward.test.js');
   await import('../native/selected-ops.test.js');
   await import('../native/streams-ops.test.js');
+  await import('../native/w4ax.test.js');
 } else gpuTest('operations against double precision', () => {});

@@ -47,6 +47,7 @@ void quantize_activations(Call& call, Exec& exec) {
 
 void dequantize_activations(Call& call, Exec& exec) {
   const ops::DequantizeActivations p(call);
+  require_f32({{&p.x, "x"}});
   const int8_t* from = p.codes.data<int8_t>();
   const float* scale = p.scales.data<float>();
   float* to = p.x.data<float>();
@@ -57,6 +58,7 @@ void dequantize_activations(Call& call, Exec& exec) {
 
 void gather_columns(Call& call, Exec& exec) {
   const ops::GatherColumns p(call);
+  require_f32({{&p.x, "x"}});
   const int64_t k = p.x.dim(1);
   require_order(p.order, "order", k);
   const float* from = p.x.data<float>();

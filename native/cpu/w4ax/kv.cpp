@@ -3,7 +3,7 @@
 
 #include "cpu/w4ax/codes.h"
 #include "lpq/half.h"
-#include "ops/arguments.h"
+#include "ops/w4ax.h"
 
 namespace lpq::w4ax {
 namespace {
@@ -50,18 +50,14 @@ void channel(const float* x, float* y, int64_t count, int64_t stride, float top,
 }
 
 void simulate_kv(Call& call, Exec& exec) {
-  Arguments a(call, "simulate_kv");
-  const Tensor &x = a.input("x", {DType::f32}, {-1, -1}), &starts = a.input("starts", {DType::i32}, {-1}),
-               &y = a.output("y", {DType::f32}, x.shape);
-  const int64_t tokens = x.dim(0), width = x.dim(1), group = a.integer("group"), bits = a.integer("bits");
-  const bool clip = a.flag("clip");
-  a.done();
-  require(group > 0 && bits >= 1 && bits <= 8, "group must be positive and bits 1 to 8");
-  const int32_t* start = starts.data<int32_t>();
-  const int64_t sequences = starts.elements() - 1;
-  require(sequences >= 0 && start[0] == 0 && start[sequences] == tokens, "starts do not cover x");
-  const float* from = x.data<float>();
-  float* to = y.data<float>();
+  const ops::SimulateKv p(call);
+  require_f32({{&p.x, "x"}});
+  const int64_t tokens = p.tokens, width = p.width, group = p.group, bits = p.bits, sequences = p.sequences;
+  const bool clip = p.clip;
+  const int32_t* start = p.starts.data<int32_t>();
+  require(start[0] == 0 && start[sequences] == tokens, "starts do not cover x");
+  const float* from = p.x.data<float>();
+  float* to = p.y.data<float>();
   const float top = static_cast<float>((1 << bits) - 1);
   exec.pool.parallel_for(width, std::max<int64_t>(16, rows_grain((clip ? 64 : 8) * tokens)),
                          [&](int64_t begin, int64_t end, int) {

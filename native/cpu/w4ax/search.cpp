@@ -4,20 +4,19 @@
 
 #include "cpu/w4ax/codes.h"
 #include "cpu/w4ax/kernels.h"
-#include "ops/arguments.h"
+#include "ops/w4ax.h"
 
 namespace lpq::w4ax {
 namespace {
 
 void channel_statistics(Call& call, Exec& exec) {
-  Arguments a(call, "channel_statistics");
-  const Tensor& x = a.input("x", {DType::f32}, {-1, -1});
+  const ops::ChannelStatistics p(call);
+  const Tensor& x = p.x;
+  require_f32({{&x, "x"}});
   const int64_t rows = x.dim(0), k = x.dim(1);
-  const Tensor &most = a.output("most", {DType::f32}, {k}), &moments = a.output("moments", {DType::f64}, {k});
-  a.done();
   const float* from = x.data<float>();
-  float* peak = most.data<float>();
-  double* sum = moments.data<double>();
+  float* peak = p.most.data<float>();
+  double* sum = p.moments.data<double>();
   std::atomic<bool> bad{false};
   exec.pool.parallel_for(k, std::max<int64_t>(16, rows_grain(2 * rows)), [&](int64_t begin, int64_t end, int) {
     for (int64_t t = 0; t < rows; ++t)
@@ -47,22 +46,13 @@ double squared_error(const float* x, const float* weight, float most, int bits, 
 }
 
 void block_errors(Call& call, Exec& exec) {
-  Arguments a(call, "block_errors");
-  const Tensor& x = a.input("x", {DType::f32}, {-1, -1});
-  const int64_t rows = x.dim(0), k = x.dim(1);
-  const Tensor &weight = a.input("weight", {DType::f32}, {k}), &order = a.input("order", {DType::i32}, {-1});
-  const int64_t blocks = order.dim(0) / kBlock;
-  require(blocks * kBlock == order.dim(0),
-          "order has " + std::to_string(order.dim(0)) + " entries, no multiple of 128");
-  require_order(order, "order", k);
-  const std::vector<double>&bits = a.list("bits"), &clips = a.list("clips");
-  const int64_t choices = static_cast<int64_t>(bits.size());
-  require(choices > 0 && clips.size() == bits.size(), "bits and clips differ in length");
-  const Tensor& errors = a.output("errors", {DType::f64}, {blocks, choices});
-  a.done();
-  const float *from = x.data<float>(), *importance = weight.data<float>();
-  const int32_t* index = order.data<int32_t>();
-  double* to = errors.data<double>();
+  const ops::BlockErrors p(call);
+  require_order(p.order, "order", p.k);
+  const int64_t rows = p.rows, k = p.k, blocks = p.blocks, choices = p.choices;
+  const std::vector<double>&bits = p.bits, &clips = p.clips;
+  const float *from = p.x.data<float>(), *importance = p.weight.data<float>();
+  const int32_t* index = p.order.data<int32_t>();
+  double* to = p.errors.data<double>();
   exec.pool.parallel_for(blocks, 1, [&](int64_t begin, int64_t end, int) {
     float values[kBlock], weights[kBlock];
     for (int64_t b = begin; b < end; ++b) {

@@ -127,12 +127,13 @@ void divergence(Call& call, CudaExec& exec) {
 
 void gather_columns(Call& call, CudaExec& exec) {
   const ops::GatherColumns a(call);
-  const int64_t columns = a.x.dim(1), bytes = columns * 4;
+  const int64_t columns = a.x.dim(1), bytes = columns * static_cast<int64_t>(dtype_bytes(a.x.dtype));
   if (columns == 0) return;
   const int width = static_cast<int>(columns), staged = bytes <= exec.device().shared_per_block;
   uint32_t* fault = exec.fault("LPQ_NATIVE_ARGUMENT", "order names a column that x does not have");
-  exec.launch("lpq_gather_columns_f32", {a.x.dim(0)}, {kThreads}, staged ? static_cast<unsigned>(bytes) : 0u,
-              a.x.data<float>(), a.order.data<int32_t>(), a.y.data<float>(), width, staged, fault);
+  const std::string kernel = std::string("lpq_gather_columns_") + (a.x.dtype == DType::f32 ? "f32" : "b16");
+  exec.launch(kernel, {a.x.dim(0)}, {kThreads}, staged ? static_cast<unsigned>(bytes) : 0u,
+              static_cast<const void*>(a.x.raw()), a.order.data<int32_t>(), a.y.raw(), width, staged, fault);
 }
 
 }  // namespace

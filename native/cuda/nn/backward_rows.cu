@@ -120,18 +120,22 @@ extern "C" __global__ void __launch_bounds__(1024)
 }
 
 // y[t][j] = x[t][order[j]], a block a row; `staged`: by way of shared memory.
-extern "C" __global__ void __launch_bounds__(256)
-    lpq_gather_columns_f32(const float* x, const int* order, float* y, int width, int staged, unsigned* fault) {
-  extern __shared__ float memory[];
-  const index_t first = static_cast<index_t>(blockIdx.x) * width;
-  const float* from = x + first;
-  if (staged) {
-    for (int c = threadIdx.x; c < width; c += blockDim.x) memory[c] = from[c];
-    __syncthreads();
+#define LPQ_GATHER_COLUMNS(T, name)                                                                           \
+  extern "C" __global__ void __launch_bounds__(256)                                                           \
+      lpq_gather_columns_##name(const T* x, const int* order, T* y, int width, int staged, unsigned* fault) { \
+    extern __shared__ float memory[];                                                                         \
+    T* const row = reinterpret_cast<T*>(memory);                                                              \
+    const index_t first = static_cast<index_t>(blockIdx.x) * width;                                           \
+    const T* from = x + first;                                                                                \
+    if (staged) {                                                                                             \
+      for (int c = threadIdx.x; c < width; c += blockDim.x) row[c] = from[c];                                 \
+      __syncthreads();                                                                                        \
+    }                                                                                                         \
+    for (int c = threadIdx.x; c < width; c += blockDim.x) {                                                   \
+      const int column = order[c];                                                                            \
+      if (column < 0 || column >= width) *fault = 1;                                                          \
+      else y[first + c] = staged ? row[column] : from[column];                                                \
+    }                                                                                                         \
   }
-  for (int c = threadIdx.x; c < width; c += blockDim.x) {
-    const int column = order[c];
-    if (column < 0 || column >= width) *fault = 1;
-    else y[first + c] = staged ? memory[column] : from[column];
-  }
-}
+LPQ_GATHER_COLUMNS(float, f32)
+LPQ_GATHER_COLUMNS(uint16_t, b16)

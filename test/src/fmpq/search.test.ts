@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { createRuntime, fromTyped } from '../../../native/binding.js';
+import { createRuntime } from '../../../native/binding.js';
 import type { ObservedFeed } from '../../../src/fmpq/observe.js';
 import { FMPQ_DEFAULTS } from '../../../src/fmpq/options.js';
 import { choosePrecision } from '../../../src/fmpq/precision.js';
@@ -29,7 +29,7 @@ function feed(k: number, outliers: readonly number[], factor: number, seed: numb
     most,
     moments,
     tokens: rows,
-    importance: fromTyped('f32', [k], importance),
+    importance,
   };
 }
 

@@ -1,4 +1,5 @@
-// quantize_tokens, quantize_activations, quantize_comet: codes of activations; widen_tokens, scale_tokens.
+// quantize_tokens, quantize_activations, quantize_comet: codes of activations; dequantize_activations, widen_tokens,
+// scale_tokens.
 #include "cuda/launch.h"
 #include "ops/w4ax.h"
 
@@ -71,6 +72,17 @@ void quantize_activations(Call& call, CudaExec& exec) {
   exec.wrote(op.codes, op.scales);
 }
 
+void dequantize_activations(Call& call, CudaExec& exec) {
+  const ops::DequantizeActivations op(call);
+  require_four(op.codes, "codes");
+  if (op.rows == 0) return;
+  require(fours(op.x), "x does not start at a multiple of four elements");
+  const long long count = op.rows * op.k / 4;
+  exec.launch("lpq_dequantize_blocks" + suffix(op.x), {stride_blocks(exec, count, 256)}, {256}, 0,
+              reinterpret_cast<const signed char*>(op.codes.raw()), static_cast<const float*>(op.scales.data<float>()),
+              op.x.raw(), count);
+}
+
 // The same in the form that gemm_comet reads.
 void quantize_comet(Call& call, CudaExec& exec) {
   const ops::QuantizeComet op(call);
@@ -96,4 +108,5 @@ LPQ_CUDA_OP(quantize_tokens, "quantize_tokens");
 LPQ_CUDA_OP(widen_tokens, "widen_tokens");
 LPQ_CUDA_OP(scale_tokens, "scale_tokens");
 LPQ_CUDA_OP(quantize_activations, "quantize_activations");
+LPQ_CUDA_OP(dequantize_activations, "dequantize_activations");
 }  // namespace lpq::cuda

@@ -152,6 +152,18 @@ __device__ __forceinline__ void quantize_blocks(const T* x, const unsigned char*
   }
 }
 
+// x [t, k] = code * scale, a thread four neighbouring codes.
+template <class T>
+__device__ __forceinline__ void dequantize_blocks(const signed char* codes, const float* scales, T* x,
+                                                  long long count) {
+  const long long step = static_cast<long long>(gridDim.x) * blockDim.x;
+  for (long long i = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x; i < count; i += step) {
+    const float scale = scales[i / 32];
+    const char4 q = reinterpret_cast<const char4*>(codes)[i];
+    store4(x + 4 * i, make_float4(q.x * scale, q.y * scale, q.z * scale, q.w * scale));
+  }
+}
+
 // A warp a token and block of 128 columns: codes s8 [t, 128 (eights + fours)] of W4axBlocks (native/ops/w4ax.h), a lane
 // four of them.
 __device__ __forceinline__ void widen_blocks(const signed char* codes, const unsigned char* nibbles, const int* blocks,
@@ -224,5 +236,9 @@ extern "C" __global__ void __launch_bounds__(256)
                                  long long tokens, int k, int eights, int fours, int pitch, uint32_t* fault) {     \
     lpq::quantize_blocks<T>(x, bits, clip, order, blocks, codes, nibbles, scales, tokens, k, eights, fours, pitch, \
                             fault);                                                                                \
+  }                                                                                                                \
+  extern "C" __global__ void __launch_bounds__(256)                                                                \
+      lpq_dequantize_blocks_##name(const signed char* codes, const float* scales, T* x, long long count) {         \
+    lpq::dequantize_blocks<T>(codes, scales, x, count);                                                            \
   }
 LPQ_EACH_TYPE(LPQ_QUANTIZE)
