@@ -1,4 +1,5 @@
 import type { OutputDirectory } from '../formats/directory/output-directory.js';
+import { withBeside } from '../native/beside.js';
 import type { NativeRuntime } from '../native/binding.js';
 import {
   type QuantizeEvents,
@@ -53,7 +54,7 @@ export async function measureQuantization(
       register,
     );
     const seconds = (performance.now() - started) / 1000;
-    const operations = addProfiles(rts.map((rt) => rt.profile()));
+    const operations = addProfiles(withBeside(rts).map((rt) => rt.profile()));
     return {
       summary,
       seconds,
@@ -67,7 +68,7 @@ export async function measureQuantization(
   }
 }
 
-/** Device time of all devices together. */
+/** Device time of all devices and streams together. */
 function addProfiles(profiles: readonly Profile[]): Profile {
   const sum: Record<string, { calls: number; seconds: number }> = {};
   for (const [op, { calls, seconds }] of profiles.flatMap((profile) => Object.entries(profile))) {
@@ -78,6 +79,8 @@ function addProfiles(profiles: readonly Profile[]): Profile {
 }
 
 function largestPeak(rts: readonly NativeRuntime[]): number | null {
-  const peaks = rts.map(peakDeviceMemory).filter((peak): peak is number => peak !== null);
+  const peaks = rts
+    .map((rt) => withBeside([rt]).flatMap((each) => peakDeviceMemory(each) ?? []))
+    .flatMap((own) => (own.length > 0 ? own.reduce((a, b) => a + b) : []));
   return peaks.length > 0 ? Math.max(...peaks) : null;
 }

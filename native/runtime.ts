@@ -42,6 +42,11 @@ export interface NativeRuntime {
   copyFrom(tensor: Tensor): Tensor;
   /** Bytes of device memory; undefined on the CPU. */
   memory(): DeviceMemory | undefined;
+  /**
+   * Lowers the limit of device memory by so many bytes for good, for another runtime of the device; false where what is held leaves no
+   * room for that, and on the CPU.
+   */
+  lend(bytes: number): boolean;
   /** Peaks start again from what is held now. */
   resetPeak(): void;
   /** On the CPU a name in `params` that the operation does not ask for fails it, with LPQ_NATIVE_PARAM. */

@@ -85,6 +85,7 @@ class RuntimeHandle : public Napi::ObjectWrap<RuntimeHandle> {
   Napi::Value copy_from(const Napi::CallbackInfo& info);
   Napi::Value copied(Napi::Env env, const char* what, cuda::CudaBackend::Copy copy);
   Napi::Value memory(const Napi::CallbackInfo& info);
+  Napi::Value lend(const Napi::CallbackInfo& info);
   Napi::Value reset_peak(const Napi::CallbackInfo& info);
   // The queue's backend when it is a CUDA one.
   cuda::CudaBackend* cuda_ = nullptr;

@@ -28,6 +28,7 @@ Napi::Function RuntimeHandle::define(Napi::Env env) {
                          InstanceMethod<&RuntimeHandle::restore>("restore"),
                          InstanceMethod<&RuntimeHandle::copy_from>("copyFrom"),
                          InstanceMethod<&RuntimeHandle::memory>("memory"),
+                         InstanceMethod<&RuntimeHandle::lend>("lend"),
                          InstanceMethod<&RuntimeHandle::reset_peak>("resetPeak"),
                          InstanceAccessor<&RuntimeHandle::threads>("threads"),
                          InstanceAccessor<&RuntimeHandle::device>("device"),
@@ -325,6 +326,16 @@ Napi::Value RuntimeHandle::memory(const Napi::CallbackInfo& info) {
                               {"parked", double(pinned.parked)},
                               {"peakParked", double(pinned.peak_parked)},
                               {"pinned", double(pinned.reserved)}});
+}
+
+Napi::Value RuntimeHandle::lend(const Napi::CallbackInfo& info) {
+  const double bytes = info.Length() > 0 && info[0].IsNumber() ? info[0].ToNumber().DoubleValue() : -1;
+  try {
+    require(bytes >= 0, "lend() takes a number of bytes");
+    return Napi::Boolean::New(info.Env(), cuda_ && cuda_->allocator().lend(static_cast<size_t>(bytes)));
+  } catch (const Failure& failure) {
+    throw to_js(info.Env(), failure.code, failure.what());
+  }
 }
 
 Napi::Value RuntimeHandle::reset_peak(const Napi::CallbackInfo& info) {

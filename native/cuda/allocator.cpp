@@ -90,6 +90,16 @@ std::byte* Allocator::take_exact(size_t bytes) {
   return begin;
 }
 
+bool Allocator::lend(size_t bytes) {
+  check(driver().context_set(context_), "selecting the device");
+  std::lock_guard lock(mutex_);
+  if (bytes > limit_) return false;
+  if (reserved_ > limit_ - bytes && !exact_) trim_locked();
+  if (reserved_ > limit_ - bytes) return false;
+  limit_ -= bytes;
+  return true;
+}
+
 std::byte* Allocator::take(size_t bytes) {
   if (exact_) {
     check(driver().context_set(context_), "selecting the device");

@@ -34,6 +34,8 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
   void give(std::byte* address) noexcept;
   // Returns to the driver what no block is taken from.
   void trim();
+  // Leaves `bytes` of the limit to others for good; false where more than what would remain is in use.
+  bool lend(size_t bytes);
   // Another device may use the memory from now on.
   void reach(int ordinal);
   // Called, on the thread that allocates, when there is no room: waits for copies that hold blocks.
@@ -41,7 +43,10 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
 
   CUcontext context() const { return context_; }
   int ordinal() const { return ordinal_; }
-  size_t limit() const { return limit_; }
+  size_t limit() const {
+    std::lock_guard lock(mutex_);
+    return limit_;
+  }
   struct Usage {
     size_t used, reserved, peak_used, peak_reserved;
   };

@@ -3,6 +3,7 @@ import { ops } from '../../native/ops.js';
 import { disposeStatistics, type FeedStatistics, sweepStatistics } from '../calibrate/statistics.js';
 import { LpqError } from '../core/error.js';
 import type { Block, BlockWeights, Feed, LinearRef, Stage } from '../model/program.js';
+import { disposeWeights } from '../model/weights.js';
 import { Assembly, type FinishedModule } from './assembly.js';
 import {
   distribute,
@@ -21,6 +22,7 @@ import { disposeModule, downloadModule, type QuantizedModule } from './result.js
 import { nearest } from './round.js';
 import type { QuantScheme } from './scheme.js';
 import { type Sibling, siblingRuns, solveSiblings } from './siblings.js';
+import { handedOver, type Worker, weightsFor, workersOf } from './solving.js';
 import { dequantizeResult, type ErrorSums, errorSums } from './stored.js';
 
 export interface BlockContext {
@@ -53,13 +55,15 @@ export function quantizeBlock(
   walk: Walk,
 ): Promise<Tensor[]> {
   return walkBlock(context, block, lanes, walk, async (wanted, statistics, made) => {
-    const solved = await shareWork(context, wanted, lanes.length, async (shares, device, modules) => {
+    const workers = workersOf(lanes, wanted);
+    const solved = await shareWork(context, wanted, workers.length, async (shares, index, modules) => {
       const replaced: Replacement[] = [];
       for (const share of shares)
-        replaced.push(...(await solveShare(context, lanes, lanes[device] as Lane, share, statistics, modules)));
+        replaced.push(...(await solveShare(context, workers[index] as Worker, share, statistics, modules)));
       return replaced;
     });
-    made.push(...(await distribute(lanes, solved)));
+    const byLane = lanes.map((lane) => solved.filter((_, i) => workers[i]?.lane === lane).flat());
+    made.push(...(await distribute(lanes, byLane)));
   });
 }
 
@@ -137,22 +141,26 @@ export async function shareWork<T>(
   }
 }
 
-/** Quantizes one lane's share of a feed, with the statistics of all of them. */
+/** Quantizes one worker's share of a feed, with the statistics of all lanes; the weights come to its lane's stream. */
 async function solveShare(
   context: BlockContext,
-  lanes: readonly Lane[],
-  { rt, source }: Lane,
+  worker: Worker,
   share: Share,
   statistics: readonly ReadonlyMap<string, FeedStatistics>[],
   modules: Assembly,
 ): Promise<Replacement[]> {
   const { id } = share.feed;
-  if (lanes.length === 1) return quantizeShare(context, rt, share, source, statistics[0]?.get(id), modules);
+  const { rt, lane } = worker;
+  const alone = rt === lane.rt;
+  if (alone && statistics.length === 1)
+    return quantizeShare(context, rt, share, lane.source, statistics[0]?.get(id), modules);
   const gathered = await gatherStatistics(statistics, id, rt);
+  const weights = alone ? lane.source : weightsFor(worker, share);
   try {
-    return await quantizeShare(context, rt, share, source, gathered, modules);
+    return await handedOver(worker, await quantizeShare(context, rt, share, weights, gathered, modules));
   } finally {
     disposeStatistics(new Map([[id, gathered]]));
+    if (!alone) disposeWeights(weights);
   }
 }
 

@@ -2,6 +2,7 @@ import { otherSource } from '../../formats/canonical/same-source.js';
 import type { CalibrationRecord } from '../../formats/canonical/schema.js';
 import type { SourceCheckpoint } from '../../formats/canonical/source.js';
 import type { SavedStatistics } from '../../formats/statistics/read.js';
+import { withBeside } from '../../native/beside.js';
 import type { NativeRuntime } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { disposeStatistics, type FeedStatistics } from '../calibrate/statistics.js';
@@ -54,17 +55,19 @@ export async function quantizeFromStatistics(
   events: QuantizeEvents,
   progress: Finished,
 ): Promise<void> {
+  const all = withBeside(rts);
   for (const { key, block } of work) {
     if (progress.has(key)) continue;
     const feeds = block.stages.flatMap((stage) => stage.feeds);
     const wanted = feeds.filter(({ linears }) => linears.some(({ name }) => context.schemes.has(name)));
     await timed(events, 'block', async () => {
       context.onStage(block, block.stages[0] as Stage);
-      await shareWork(context, wanted, rts.length, async (shares, device, modules) => {
+      const workers = wanted.length >= all.length ? all : rts;
+      await shareWork(context, wanted, workers.length, async (shares, index, modules) => {
         for (const [i, share] of shares.entries()) {
           const next = shares[i + 1];
           if (next) saved.prefetch(saved.feed(next.feed.linears).name);
-          await solveSaved(context, rts[device] as NativeRuntime, saved, share, source, modules);
+          await solveSaved(context, workers[index] as NativeRuntime, saved, share, source, modules);
         }
       });
     });

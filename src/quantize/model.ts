@@ -16,6 +16,7 @@ import { type BlockMemory, blockMemory, mayPrefetch } from './memory-plan.js';
 import type { Finished } from './progress.js';
 import type { KeptModules } from './redo.js';
 import type { QuantizeRequest } from './run.js';
+import { makeSolvingStreams } from './solving.js';
 import type { SourceView } from './source-view.js';
 import { WeightPipeline } from './weight-pipeline.js';
 import { quantizeWholeBlock } from './whole-block.js';
@@ -32,6 +33,7 @@ export async function quantizeModel(
   kept?: KeptModules,
 ): Promise<void> {
   const { quantizer, calibration } = request;
+  if (quantizer.statistics) makeSolvingStreams(rts, graph);
   const work = workOf(graph, request, progress);
   if (work.length === 0) return;
   if (!quantizer.statistics) return quantizeAlone(context, rts[0] as NativeRuntime, work, source, events, progress);

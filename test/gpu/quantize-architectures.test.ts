@@ -1,9 +1,10 @@
 import assert from 'node:assert/strict';
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import type { TestContext } from 'node:test';
 import { median } from '../../bench/kernels/time.js';
+import { besideOf, putBeside } from '../../native/beside.js';
 import { createRuntime, type NativeRuntime } from '../../native/binding.js';
 import { GPTQ_DEFAULTS } from '../../src/gptq/options.js';
 import { gptqQuantizer } from '../../src/gptq/quantizer.js';
@@ -27,12 +28,21 @@ const CALIBRATION = {
   available: SEQUENCES.length,
 } as const;
 
-async function quantize(t: TestContext, rt: NativeRuntime, name: string): Promise<QuantizeSummary> {
+function scratch(t: TestContext): string {
   const dir = mkdtempSync(path.join(tmpdir(), 'lpq-gpu-'));
   t.after(() => rmSync(dir, { recursive: true, force: true }));
+  return dir;
+}
+
+async function quantize(
+  t: TestContext,
+  rt: NativeRuntime,
+  name: string,
+  output = path.join(scratch(t), 'out'),
+): Promise<QuantizeSummary> {
   return quantizeCheckpoint([rt], {
     source: path.join(ARCHITECTURES, name),
-    output: path.join(dir, 'out'),
+    output,
     scheme: schemeFromOptions({ bits: 4, groupSize: 32 }),
     rules: [],
     quantizer: gptqQuantizer(GPTQ_DEFAULTS),
@@ -42,6 +52,18 @@ async function quantize(t: TestContext, rt: NativeRuntime, name: string): Promis
     version: 'test',
   });
 }
+
+gpuTest('experts solved on several streams have the bytes of one', async (t) => {
+  const run = async (alone: boolean) => {
+    const rt = createRuntime({ device: 'cuda:0' });
+    if (alone) putBeside(rt, []);
+    const output = path.join(scratch(t), 'out');
+    await quantize(t, rt, 'qwen3_moe', output);
+    assert.equal(besideOf(rt).length > 0, !alone);
+    return readFileSync(path.join(output, 'lpq.json'), 'utf8');
+  };
+  assert.equal(await run(false), await run(true));
+});
 
 /**
  * Module errors are those of the CPU: within a tenth for the median module. Products of 16 bits move codes near ties, and what these small

@@ -1,6 +1,7 @@
 import os from 'node:os';
 import path from 'node:path';
 import type { Evaluation } from '../../../formats/report/schema.js';
+import { withBeside } from '../../../native/beside.js';
 import type { NativeRuntime } from '../../../native/binding.js';
 import type { Span } from '../../quantize/events.js';
 import type { QuantizeSummary } from '../../quantize/run.js';
@@ -16,7 +17,7 @@ export class RunReport {
 
   constructor(private readonly rts: readonly NativeRuntime[]) {
     this.clock = new StageClock(() => {
-      const used = rts.flatMap((rt) => rt.memory()?.peakUsed ?? []);
+      const used = withBeside(rts).flatMap((rt) => rt.memory()?.peakUsed ?? []);
       return used.length > 0 ? used.reduce((a, b) => a + b, 0) : null;
     });
   }

@@ -1,3 +1,4 @@
+import { withBeside } from '../../../native/beside.js';
 import type { NativeRuntime } from '../../../native/binding.js';
 import { Confined } from '../../calibrate/confined/host.js';
 import { aborted } from './failure.js';
@@ -55,7 +56,7 @@ export class Interrupt {
 
   /** Drops what the watched runtimes, and confined processes, still have to do. */
   stopWork(): void {
-    for (const runtime of this.runtimes) runtime.abort();
+    for (const runtime of withBeside(this.runtimes)) runtime.abort();
     Confined.stopAll();
   }
 

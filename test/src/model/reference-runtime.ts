@@ -43,6 +43,9 @@ export class ReferenceRuntime implements NativeRuntime {
     return tensor.view(tensor.shape);
   }
   memory(): undefined {}
+  lend(): boolean {
+    return false;
+  }
   resetPeak(): void {}
   record(): void {}
 

@@ -6,6 +6,7 @@ import { type TestContext, test } from 'node:test';
 import { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
 import { CanonicalSource } from '../../../formats/canonical/source.js';
 import { writeSafetensors } from '../../../formats/safetensors/write.js';
+import { putBeside, withBeside } from '../../../native/beside.js';
 import { createRuntime, fromTyped, type Tensor, typed } from '../../../native/binding.js';
 import type { Calibration } from '../../../src/calibrate/text.js';
 import { GPTQ_DEFAULTS } from '../../../src/gptq/options.js';
@@ -110,6 +111,36 @@ for (const [name, linears] of sampled('mixtures', Object.entries(MIXTURES), 4))
       checkpoint.close();
       if (method === 'gptq') checkRows(summary, name);
     });
+
+test('experts solved on several streams have the bytes of one', async (t) => {
+  const source = path.join(ARCHITECTURES, 'qwen3_moe');
+  const dir = scratch(t);
+  const made = calibration(new PlainFile(path.join(source, 'golden.safetensors')));
+  const run = async (name: string, streams: number) => {
+    const rt = createRuntime(1);
+    putBeside(
+      rt,
+      Array.from({ length: streams - 1 }, () => createRuntime(1)),
+    );
+    const output = path.join(dir, name);
+    await quantizeCheckpoint([rt], request(source, output, { quantizer: METHODS.gptq, calibration: made }));
+    const [own, ...others] = withBeside([rt]).map((each) => each.profile().gptq_solve?.calls ?? 0);
+    const checkpoint = CanonicalCheckpoint.open(output);
+    const modules = Object.entries(checkpoint.manifest.modules).map(([name, { sha256 }]) => [name, sha256]);
+    checkpoint.close();
+    return { solved: [own, ...others], modules };
+  };
+  const [one, three] = [await run('one', 1), await run('three', 3)];
+  assert.deepEqual(three.modules, one.modules);
+  assert.ok(
+    three.solved.every((calls) => calls! > 0),
+    `${three.solved}`,
+  );
+  assert.equal(
+    three.solved.reduce((a, b) => a! + b!),
+    one.solved[0],
+  );
+});
 
 /** Linears of shared experts, in all blocks. */
 const SHARED: Readonly<Record<string, number>> = {
