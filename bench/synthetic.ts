@@ -4,7 +4,7 @@ import { mkdir, open, rm, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { writeError } from '../formats/directory/write-error.js';
 import type { TensorSpec } from '../formats/safetensors/header.js';
-import { type PlannedShard, planShards } from '../formats/safetensors/shard-plan.js';
+import { type PlannedShard, planShards, SHARD_BYTES, type ShardPlan } from '../formats/safetensors/shard-plan.js';
 import { writeFully } from '../formats/safetensors/tensor-slot.js';
 import { allocate, type NativeRuntime } from '../native/binding.js';
 import { LpqError, notTaken } from '../src/core/error.js';
@@ -19,6 +19,8 @@ export interface SyntheticOptions {
   /** Blocks to make, from the first on. */
   readonly blocks: number;
   readonly seed: number;
+  /** Bytes of tensors in a shard (SHARD_BYTES). */
+  readonly shardBytes?: number;
   /** Called between pieces; may throw. */
   readonly onBytes?: (done: number, total: number) => void;
 }
@@ -60,10 +62,7 @@ export async function makeSynthetic(
   shape: ModelShape,
   options: SyntheticOptions,
 ): Promise<SyntheticCheckpoint> {
-  const config = cutConfig(shape, options.blocks);
-  const tensors = tensorsOf(shape, config);
-  const plan = planShards(tensors.map(({ spec }) => spec));
-  const parameters = plan.totalSize / 2;
+  const { config, plan, draws, parameters } = planSynthetic(shape, options);
   const facts = { dir, bytes: plan.totalSize, parameters };
   const stamp = `${JSON.stringify({ shape: shape.name, config, seed: options.seed })}\n`;
   if (existsSync(dir)) {
@@ -78,9 +77,7 @@ export async function makeSynthetic(
   try {
     await mkdir(dir, { recursive: true });
     await requireSpace(dir, plan.totalSize * 1.01);
-    await writeFile(path.join(dir, 'config.json'), `${JSON.stringify(config, null, 2)}\n`);
-    if (plan.index) await writeFile(path.join(dir, plan.index.file), plan.index.text);
-    const draws = new Map(tensors.map(({ spec, draw }) => [spec.name, draw(options.seed)]));
+    await writeFacts(dir, config, plan);
     let done = 0;
     const count = (bytes: number) => {
       done += bytes;
@@ -97,6 +94,33 @@ export async function makeSynthetic(
     throw (cause as NodeJS.ErrnoException).syscall === undefined ? cause : writeError(dir, cause);
   }
   return { ...facts, seconds: (performance.now() - started) / 1000 };
+}
+
+/** A checkpoint that is not made yet: its shards, and how each tensor is drawn. */
+export interface PlannedSynthetic {
+  readonly config: Record<string, unknown>;
+  readonly plan: ShardPlan;
+  readonly draws: ReadonlyMap<string, WeightDraw>;
+  readonly parameters: number;
+}
+
+/** Throws LPQ_USAGE, LPQ_CONFIG. */
+export function planSynthetic(
+  shape: ModelShape,
+  { blocks, seed, shardBytes = SHARD_BYTES }: Omit<SyntheticOptions, 'onBytes'>,
+): PlannedSynthetic {
+  const config = cutConfig(shape, blocks);
+  const tensors = tensorsOf(shape, config);
+  const specs = tensors.map(({ spec }) => spec);
+  const plan = planShards(specs, { maxShardBytes: shardBytes });
+  const draws = new Map(tensors.map(({ spec, draw }) => [spec.name, draw(seed)]));
+  return { config, plan, draws, parameters: plan.totalSize / 2 };
+}
+
+/** All of a checkpoint but its shards. */
+export async function writeFacts(dir: string, config: Record<string, unknown>, { index }: ShardPlan): Promise<void> {
+  await writeFile(path.join(dir, 'config.json'), `${JSON.stringify(config, null, 2)}\n`);
+  if (index) await writeFile(path.join(dir, index.file), index.text);
 }
 
 /** Removes a checkpoint that makeSynthetic made, whole or not. */
@@ -155,7 +179,8 @@ function hash(text: string): number {
   return createHash('sha256').update(text).digest().readUIntBE(0, 6);
 }
 
-async function writeShard(
+/** Draws a shard and writes it to `file`, which must not exist. */
+export async function writeShard(
   rt: NativeRuntime,
   file: string,
   shard: PlannedShard,

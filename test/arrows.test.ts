@@ -30,7 +30,22 @@ const ARROWS: Readonly<Record<string, readonly string[]>> = {
   verify: ['core', 'binding', 'formats', 'model'],
   artifact: ['core', 'binding', 'formats', 'model', 'pack', 'verify'],
   report: ['core', 'formats'],
-  bench: ['core', 'formats', 'binding', 'model', 'calibrate', 'quantize', 'layout', 'pack', 'kv', 'generate', 'tilus'],
+  bench: [
+    ...[
+      'core',
+      'formats',
+      'binding',
+      'model',
+      'stream',
+      'calibrate',
+      'quantize',
+      'layout',
+      'pack',
+      'kv',
+      'generate',
+      'tilus',
+    ],
+  ],
   cli: [
     'core',
     'binding',

@@ -20,7 +20,16 @@ interface Result {
   readonly estimate: { readonly seconds: number };
   readonly peak: { readonly anonymous: number; readonly rss: number; readonly device: number | null };
   readonly relativeError: number;
-  readonly source: { readonly seconds: number | null; readonly bytes: number };
+  readonly source: {
+    readonly seconds: number | null;
+    readonly bytes: number;
+    readonly streamed?: {
+      readonly shards: number;
+      readonly bytes: number;
+      readonly seconds: number;
+      readonly peak: number;
+    };
+  };
   readonly vocabulary: object;
   readonly runs: readonly { readonly seconds: number }[];
   readonly copies: readonly number[];
@@ -79,6 +88,19 @@ test('a kept checkpoint is used again, and a kept result is what lpq quantize ma
   assert.ok(existsSync(path.join(keep, 'checkpoint', 'model.safetensors')));
 });
 
+test('a streamed checkpoint gives the result of one that is there', () => {
+  const [whole, streamed] = ['whole', 'streamed'].map((name) => path.join(root, `of-${name}`)) as [string, string];
+  const args = [...SMALL, '--shape', 'tiny-moe', '--method', 'gptq'];
+  assert.equal(lpq(...args, '-o', whole).status, 0);
+  const { status, result, stderr } = lpq(...args, '-o', streamed, '--stream');
+  assert.equal(status, 0, stderr);
+  const read = (dir: string) => readFileSync(path.join(dir, 'model.safetensors'));
+  assert.deepEqual(read(streamed), read(whole));
+  const { streamed: made, seconds } = result.source;
+  assert.equal(seconds, null);
+  assert.ok(made && made.shards >= 1 && made.seconds > 0 && made.peak <= made.bytes, JSON.stringify(made));
+});
+
 test('--blocks is --layers; a small vocabulary is told of', () => {
   const few = ['bench', 'quantize', '--blocks', '1', '--samples', '4', '--seq-len', '64', '--shape', 'tiny'];
   const whole = lpq(...few);
@@ -130,6 +152,7 @@ test('wrong arguments are refused before anything is made', () => {
     [['--shape', 'tiny', '--vocab', '2049'], 'LPQ_USAGE'],
     [['--shape', 'tiny', '--ids', path.join(root, 'ids.d')], 'LPQ_FILE'],
     [['--shape', 'tiny', '--method', 'rtn', '--ids', 'x'], 'LPQ_USAGE'],
+    [['--shape', 'tiny', '--stream', '--keep', path.join(root, 'keep')], 'LPQ_USAGE'],
     [[], 'LPQ_USAGE'],
   ] as const) {
     const { status, result } = lpq('bench', 'quantize', ...args);

@@ -1,10 +1,11 @@
 import assert from 'node:assert/strict';
-import { readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
 import { randomIds, readIds } from '../../bench/ids.js';
 import { modelShape, SHAPE_NAMES } from '../../bench/shapes.js';
 import { makeSynthetic, removeSynthetic, shapeSize } from '../../bench/synthetic.js';
+import { streamSynthetic } from '../../bench/synthetic-stream.js';
 import { SourceCheckpoint } from '../../formats/canonical/source.js';
 import { createRuntime, typed } from '../../native/binding.js';
 import { openModel } from '../../src/model/graph.js';
@@ -50,6 +51,28 @@ test('a synthetic checkpoint opens as a model, holds finite weights and does not
     all.close();
     one.close();
   }
+});
+
+test('a stream has the bytes of the whole, makes shards when they are read, and leaves none', async () => {
+  // Shards of one block each, so that they come and go.
+  const [shape, options] = [modelShape('tiny'), { blocks: 4, seed: 5, shardBytes: 1e6 }];
+  const [whole, dir] = [path.join(root, 'stream-whole'), path.join(root, 'stream')];
+  const made = await makeSynthetic(rt, whole, shape, options);
+  const all = SourceCheckpoint.open(whole);
+  const stream = await streamSynthetic(rt, dir, shape, options);
+  assert.deepEqual([stream.bytes, stream.parameters], [made.bytes, made.parameters]);
+  const source = SourceCheckpoint.open(dir);
+  assert.equal(source.weights.fingerprint(), all.weights.fingerprint());
+  assert.deepEqual([...source.names()], [...all.names()]);
+  for (const name of [...source.names()].reverse())
+    assert.deepEqual(typed(await source.tensor(name)), typed(await all.tensor(name)), name);
+  const { shards, bytes, peak } = stream.made();
+  assert.ok(shards > 3 && bytes > 3e6 && peak < made.bytes, JSON.stringify(stream.made()));
+  source.close();
+  all.close();
+  await stream.close();
+  assert.deepEqual(readdirSync(dir).sort(), ['config.json', 'model.safetensors.index.json']);
+  assert.ok(!existsSync(`${dir}.shards`));
 });
 
 test('an equal checkpoint is taken again, another one refused and left alone', async () => {

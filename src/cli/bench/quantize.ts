@@ -5,6 +5,7 @@ import type { Measurement } from '../../../bench/run.js';
 import type { ModelShape } from '../../../bench/shapes.js';
 import type { BlockEstimate } from '../../../bench/stages.js';
 import type { SyntheticCheckpoint } from '../../../bench/synthetic.js';
+import type { SyntheticStream } from '../../../bench/synthetic-stream.js';
 import { addon, createRuntime, type NativeRuntime } from '../../../native/binding.js';
 import type { Calibration } from '../../calibrate/text.js';
 import { LpqError } from '../../core/error.js';
@@ -24,6 +25,7 @@ interface BenchFlags extends ComputeOptions, MethodFlags {
   readonly vocab?: number;
   readonly ids?: string;
   readonly keep?: string;
+  readonly stream?: true;
   readonly output?: string;
 }
 
@@ -43,12 +45,13 @@ export function benchQuantizeCommand(bench: Command, run: Run): Command {
     methodOptions(command)
       .option('--ids <file>', 'calibration tokens: JSON, a list of ids or of lists (default: random)')
       .option('--keep <dir>', 'keep the checkpoint in this directory, and reuse one that exists')
+      .option('--stream', 'make shards when they are read, and remove them again: for shapes larger than the disk')
       .option('-o, --output <dir>', 'keep the result'),
   ).action((flags: BenchFlags) => benchQuantize(flags, run));
 }
 
 async function benchQuantize(flags: BenchFlags, run: Run): Promise<void> {
-  const { shape: wish, layers, vocab, ids, keep, output: kept, threads } = flags;
+  const { shape: wish, layers, vocab, ids, keep, output: kept } = flags;
   const { modelShape, withVocabulary } = await import('../../../bench/shapes.js');
   const { mergeSettings } = await import('../quantize/settings.js');
   const { refuseExisting } = await import('../../../formats/directory/place.js');
@@ -62,22 +65,46 @@ async function benchQuantize(flags: BenchFlags, run: Run): Promise<void> {
   const calibrated = needsOf(methodOf(settings), settings) !== 'weights';
   if (!calibrated && ids !== undefined)
     throw new LpqError('LPQ_USAGE', `--ids has no effect with --method ${settings.method}, which takes no calibration`);
+  if (flags.stream && keep !== undefined)
+    throw new LpqError('LPQ_USAGE', '--stream and --keep exclude each other', {
+      hint: 'A stream never has all of the checkpoint; leave one of them out.',
+    });
   if (kept !== undefined) refuseExisting(kept);
   const rts = openRuntimes(run, deviceFor(settings, flags));
   const blocks = layers ?? shape.blocks;
   const calibration = calibrated ? await calibrate(shape, settings, ids) : undefined;
   const work = await workDirectory(keep);
+  let stream: SyntheticStream | undefined;
   try {
-    const checkpoint = await synthesize(shape, { dir: path.join(work.dir, 'checkpoint'), blocks, seed }, threads, run);
+    const place = { dir: path.join(work.dir, 'checkpoint'), blocks, seed };
+    if (flags.stream) stream = await streamed(shape, place, flags.threads, run);
+    const checkpoint = stream ? { ...stream, seconds: undefined } : await synthesize(shape, place, flags.threads, run);
     const output = kept ?? path.join(work.dir, `output-${process.pid}`);
     const measured = await measure({ checkpoint, output, settings, calibration }, rts, run);
-    await report(
-      { shape, blocks, vocab, settings, calibration, checkpoint, output, measured, rts, kept: kept !== undefined },
-      run,
-    );
+    const what = { shape, blocks, vocab, settings, calibration, checkpoint, output, measured, rts };
+    await report({ ...what, kept: kept !== undefined, made: stream?.made() }, run);
   } finally {
+    await stream?.close();
     await work.remove();
   }
+}
+
+/** A checkpoint whose shards are made on the CPU when they are read. */
+async function streamed(
+  shape: ModelShape,
+  { dir, ...options }: { dir: string; blocks: number; seed: number },
+  threads: number | undefined,
+  run: Run,
+): Promise<SyntheticStream> {
+  const { streamSynthetic } = await import('../../../bench/synthetic-stream.js');
+  const stream = await streamSynthetic(run.interrupt.watch(createRuntime(threads)), dir, shape, options);
+  const { bytes: size, parameters } = stream;
+  run.report.event(
+    'checkpoint',
+    { dir, shape: shape.name, ...options, bytes: size, parameters, seconds: null },
+    `${options.blocks} of ${shape.blocks} blocks of ${shape.name}, ${bytes(size)}, made when they are read`,
+  );
+  return stream;
 }
 
 async function calibrate(shape: ModelShape, settings: FullSettings, ids: string | undefined): Promise<Calibration> {
@@ -181,6 +208,8 @@ interface Finished extends Job {
   readonly measured: Measurement;
   readonly rts: readonly NativeRuntime[];
   readonly kept: boolean;
+  /** What a stream made. */
+  readonly made: ReturnType<SyntheticStream['made']> | undefined;
 }
 
 async function report(finished: Finished, run: Run): Promise<void> {
@@ -210,7 +239,12 @@ async function report(finished: Finished, run: Run): Promise<void> {
       tokens: calibration.tokens,
     },
     machine: machine(rts),
-    source: { bytes: checkpoint.bytes, parameters: checkpoint.parameters, seconds: checkpoint.seconds ?? null },
+    source: {
+      bytes: checkpoint.bytes,
+      parameters: checkpoint.parameters,
+      seconds: checkpoint.seconds ?? null,
+      ...(finished.made && { streamed: finished.made }),
+    },
     output: { bytes: outputBytes, bitsPerWeight: summary.bitsPerWeight, modules: summary.modules.length },
     seconds,
     stages,
@@ -252,6 +286,14 @@ function text(finished: Finished, outputBytes: number, estimate: BlockEstimate |
       ? [['whole model', `about ${duration(estimate.seconds)}, estimated`] as const]
       : []),
     ['read', bytes(checkpoint.bytes)],
+    ...(finished.made
+      ? [
+          [
+            'made meanwhile',
+            `${bytes(finished.made.bytes)} in ${duration(finished.made.seconds)} of up to four at once, at most ${bytes(finished.made.peak)} on the disk`,
+          ] as const,
+        ]
+      : []),
     ['written', bytes(outputBytes)],
     ['peak memory', `${bytes(peak.rss)}, ${bytes(peak.anonymous)} of it anonymous`],
     ...(peak.device === null ? [] : [['peak device memory', bytes(peak.device)] as const]),
