@@ -1,4 +1,6 @@
-"""llm-compressor's GPTQ on a CPU: python drive_llmcompressor.py MODEL SAMPLES OUT BITS GROUP. Its defaults; symmetric. Prints {"seconds"}."""
+"""llm-compressor's GPTQ, on a CUDA device where it sees one: python drive_llmcompressor.py MODEL SAMPLES OUT BITS GROUP. Its
+defaults; symmetric. Prints {"seconds"}.
+"""
 
 import json
 import sys

@@ -6,7 +6,7 @@ import { openTokenizer } from '../../src/calibrate/tokenizer.js';
 import { textWindows } from '../../src/eval/windows.js';
 import { modelShape, withVocabulary } from '../shapes.js';
 import { makeSynthetic } from '../synthetic.js';
-import { LENGTH, type Model, SAMPLES } from './cells.js';
+import { LENGTH, type Model } from './cells.js';
 
 /** What every tool is given of a model. */
 export interface Inputs {
@@ -27,10 +27,10 @@ export async function inputsOf(model: Model, work: string, tiny: string): Promis
   const place = (name: string) => path.join(work, 'inputs', `${model.name}-${name}`);
   mkdirSync(path.join(work, 'inputs'), { recursive: true });
   const dir = model.dir ?? place('model');
-  if (model.dir === undefined && !existsSync(path.join(dir, 'tokenizer.json'))) await random(dir, model.blocks, tiny);
+  if (model.dir === undefined && !existsSync(path.join(dir, 'tokenizer.json'))) await random(dir, model, tiny);
   const samples = place('samples.json');
   if (!existsSync(samples)) {
-    const options = { samples: SAMPLES, length: LENGTH, seed: SEED };
+    const options = { samples: model.samples, length: model.length, seed: SEED };
     const { sequences } = await loadCalibration(model.calib, await openTokenizer(dir), options);
     write(samples, sequences);
   }
@@ -48,9 +48,9 @@ export async function inputsOf(model: Model, work: string, tiny: string): Promis
 const write = (file: string, lists: readonly Int32Array[]) =>
   writeFileSync(file, JSON.stringify(lists.map((ids) => [...ids])));
 
-/** A Llama of 1B parameters in its blocks, with random weights and the bundled model's vocabulary. */
-async function random(dir: string, blocks: number, tiny: string): Promise<void> {
-  const shape = withVocabulary(modelShape('llama-3.2-1b'), 2048);
+/** A model of a shape, with random weights and the bundled model's vocabulary. */
+async function random(dir: string, { shape: name, blocks }: Model, tiny: string): Promise<void> {
+  const shape = withVocabulary(modelShape(name as string), 2048);
   await makeSynthetic(createRuntime(), dir, shape, { blocks, seed: SEED });
   for (const name of TOKENIZER) copyFileSync(path.join(tiny, name), path.join(dir, name));
 }

@@ -6,6 +6,8 @@ export interface Measured {
   readonly seconds: number;
   /** Most resident bytes of the process and all that it started, together; pages of mapped files count. */
   readonly peakBytes: number;
+  /** Most bytes of the device's memory in use, less those before; as the driver counts them, contexts too. */
+  readonly deviceBytes?: number;
   readonly code: number | null;
 }
 
@@ -15,8 +17,15 @@ const LONGEST_MS = 100;
 /** Runs a command to its end, its output into `log`. */
 export async function measured(
   command: readonly string[],
-  options: { readonly env: Readonly<Record<string, string>>; readonly log: string; readonly cwd: string },
+  options: {
+    readonly env: Readonly<Record<string, string>>;
+    readonly log: string;
+    readonly cwd: string;
+    readonly deviceMemory?: boolean;
+  },
 ): Promise<Measured> {
+  const device = options.deviceMemory ? new DeviceWatch() : undefined;
+  await device?.begun;
   const [file, ...args] = command as [string, ...string[]];
   const log = openSync(options.log, 'w');
   const started = performance.now();
@@ -38,9 +47,41 @@ export async function measured(
       child.on('error', reject);
       child.on('exit', resolve);
     });
-    return { seconds: (performance.now() - started) / 1000, peakBytes, code };
+    const seconds = (performance.now() - started) / 1000;
+    return { seconds, peakBytes, ...(device && { deviceBytes: device.rise }), code };
   } finally {
     clearTimeout(timer);
+    device?.end();
+  }
+}
+
+/** Asks the driver's own program for the memory in use on the first device, ten times a second. */
+class DeviceWatch {
+  private first: number | undefined;
+  private most = 0;
+  private readonly child = spawn(
+    'nvidia-smi',
+    ['--id=0', '--query-gpu=memory.used', '--format=csv,noheader,nounits', '-lms', '100'],
+    { stdio: ['ignore', 'pipe', 'ignore'] },
+  );
+  /** Settles with the first answer. Rejects where there is no such program. */
+  readonly begun = new Promise<void>((resolve, reject) => {
+    this.child.on('error', reject);
+    this.child.stdout.on('data', (lines: Buffer) => {
+      for (const mebibytes of lines.toString().trim().split('\n').map(Number).filter(Number.isFinite)) {
+        this.first ??= mebibytes;
+        this.most = Math.max(this.most, mebibytes);
+      }
+      resolve();
+    });
+  });
+
+  get rise(): number {
+    return (this.most - (this.first ?? this.most)) * 2 ** 20;
+  }
+
+  end(): void {
+    this.child.kill();
   }
 }
 

@@ -1,11 +1,12 @@
 import { addon } from '../../native/binding.js';
 import { processorName } from '../machine.js';
-import { GROUP, LENGTH, SAMPLES } from './cells.js';
+import { GROUP, LENGTH, type Place } from './cells.js';
 
 /** A run of a cell. */
 interface Row {
   readonly seconds: number;
   readonly peakBytes: number;
+  readonly deviceBytes?: number;
   /** Of the tool without imports, where its driver says so. */
   readonly ownSeconds?: number;
 }
@@ -32,13 +33,16 @@ export interface Kept {
 }
 
 /** One result of all cells that were run: the lesser time of the rounds, the greater memory. */
-export function merged(cells: readonly Kept[]) {
+export function merged(
+  cells: readonly Kept[],
+  { device, threads }: { readonly device: Place; readonly threads: number } = { device: 'cpu', threads: 2 },
+) {
   const ran = cells.filter(({ runs, failed }) => failed !== undefined || Object.keys(runs).length > 0);
   return {
     date: new Date().toISOString().slice(0, 10),
-    what: `Weights quantized by lpq and its peers on one machine: ${SAMPLES} samples of ${LENGTH} tokens, the same for all but llama.cpp's types, which take none; integers in symmetric groups of ${GROUP} but for llama.cpp's types; embeddings and heads as they were. Seconds are of whole processes, with imports, reading and writing: the lesser of the rounds; peak: resident bytes of the process and what it started, mapped files included. The first round is in the order of the cells, the second backwards. Where 'of' stands, 'blocks' blocks were quantized, and extrapolatedSeconds are their seconds without imports times of / blocks. Perplexity: windows of ${LENGTH} tokens, the first token of each not scored; tiny ones on the first 200,000 bytes of books-valid.txt, SmolLM2 on the first 60,000 of WikiText-2's test text.`,
-    command: 'node dist/bench/peers/run.js --work DIR --round 0; the same with --round 1, --evaluate, --json FILE',
-    machine: { processor: processorName(), threads: 2, isa: addon().isa() },
+    what: `Weights quantized by lpq and its peers on one machine: 64 samples of 512 tokens (llama-8b: 128 of 2048), the same for all but llama.cpp's types, which take none; integers in symmetric groups of ${GROUP} but for llama.cpp's types; embeddings and heads as they were. Seconds are of whole processes, with imports, reading and writing: the lesser of the rounds; peak: resident bytes of the process and what it started, mapped files included; of a device the bytes in use beyond those before. The first round is in the order of the cells, the second backwards. Where 'of' stands, 'blocks' blocks were quantized, and extrapolatedSeconds are their seconds without imports times of / blocks. Perplexity: windows of ${LENGTH} tokens, the first token of each not scored; tiny ones on the first 200,000 bytes of books-valid.txt, SmolLM2 on the first 60,000 of WikiText-2's test text.`,
+    command: `node dist/bench/peers/run.js --work DIR${device === 'cpu' ? '' : ` --device ${device}`} --round 0; the same with --round 1, --evaluate, --json FILE`,
+    machine: { processor: processorName(), threads, isa: addon().isa(), ...(device === 'cuda' && { gpu: gpuName() }) },
     cells: ran.map(({ runs, ...cell }) => {
       const rows = Object.values(runs);
       const seconds = Math.min(...rows.map((row) => row.seconds));
@@ -46,6 +50,9 @@ export function merged(cells: readonly Kept[]) {
       return {
         ...cell,
         ...(rows.length > 0 && { seconds, peakBytes: Math.max(...rows.map((row) => row.peakBytes)) }),
+        ...(rows.some((row) => row.deviceBytes !== undefined) && {
+          deviceBytes: Math.max(...rows.map((row) => row.deviceBytes ?? 0)),
+        }),
         ...(cell.of !== undefined &&
           cell.blocks !== undefined &&
           rows.length > 0 && { extrapolatedSeconds: (own * cell.of) / cell.blocks }),
@@ -58,9 +65,14 @@ export function merged(cells: readonly Kept[]) {
 /** The cells of a merged result, by name, as run.ts keeps them: so that rounds can be added to it. */
 export function keptOf({ cells }: Pick<ReturnType<typeof merged>, 'cells'>): Map<string, Kept> {
   return new Map(
-    cells.map(({ rounds, seconds: _, peakBytes: __, extrapolatedSeconds: ___, ...cell }) => [
+    cells.map(({ rounds, seconds: _, peakBytes: __, deviceBytes: ___, extrapolatedSeconds: ____, ...cell }) => [
       cell.name,
       { ...cell, runs: rounds },
     ]),
   );
+}
+
+/** The first device's name. */
+function gpuName(): string | undefined {
+  return addon().cudaDevices()[0]?.name;
 }

@@ -2,7 +2,7 @@
  * lpq and its peers on one machine: seconds, memory, perplexity of each cell of cells.ts. One process a run, one JSON file a cell, so that
  * hours of it can be done in pieces.
  *
- *   node dist/bench/peers/run.js --work DIR [--only REGEX]
+ *   node dist/bench/peers/run.js --work DIR [--only REGEX] [--device cuda]
  *     --round N [--limit N]   runs what round N (from 0) lacks, round 0 forwards, round 1 backwards and so on; at most so many runs
  *     --evaluate              reads the perplexity of what round 0 made, by lpq and by transformers
  *     --list                  says what is there
@@ -29,6 +29,7 @@ const { values } = parseArgs({
     round: { type: 'string' },
     limit: { type: 'string' },
     threads: { type: 'string', default: '2' },
+    device: { type: 'string', default: 'cpu' },
     evaluate: { type: 'boolean' },
     list: { type: 'boolean' },
     from: { type: 'string' },
@@ -39,16 +40,19 @@ const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../../.
 const { LPQ_SHARED: shared, LPQ_SMOLLM2: smollm2 } = process.env;
 if (!values.work || !shared || !smollm2) throw new Error('--work DIR, LPQ_SHARED and LPQ_SMOLLM2 are needed');
 const work = path.resolve(values.work);
-const at = places(root);
+const { device } = values;
+if (device !== 'cpu' && device !== 'cuda') throw new Error('--device takes cpu or cuda');
+const at = places(root, device);
 const tiny = path.join(root, 'share', 'tiny-llama');
 const env = {
   OMP_NUM_THREADS: values.threads,
   LPQ_THREADS: values.threads,
   HF_HUB_OFFLINE: '1',
-  CUDA_VISIBLE_DEVICES: '',
+  LPQ_PEER_DEVICE: device,
+  ...(device === 'cpu' && { CUDA_VISIBLE_DEVICES: '' }),
 };
 for (const name of ['cells', 'artifacts', 'logs']) mkdirSync(path.join(work, name), { recursive: true });
-const cells = allCells(models(root, shared, smollm2)).filter(({ name }) => new RegExp(values.only).test(name));
+const cells = allCells(models(root, shared, smollm2, device)).filter(({ name }) => new RegExp(values.only).test(name));
 
 const placeOf = ({ name }: Cell) => path.join(work, 'cells', `${name}.json`);
 const artifactOf = ({ name }: Cell) => path.join(work, 'artifacts', name);
@@ -92,7 +96,10 @@ async function run(cell: Cell, round: string): Promise<void> {
   rmSync(out, { recursive: true, force: true });
   mkdirSync(path.dirname(out), { recursive: true });
   const log = path.join(work, 'logs', `${cell.name}-${round}.log`);
-  const { code, ...found } = await measured(tool.command(cell, inputs, out, at), { env, log, cwd: work });
+  const { code, ...found } = await measured(tool.command(cell, inputs, out, at), {
+    ...{ env, log, cwd: work },
+    deviceMemory: device === 'cuda',
+  });
   if (code !== 0 || !existsSync(out)) {
     const said = readFileSync(log, 'utf8').trim().split('\n').slice(-1)[0]?.slice(0, 300);
     keep(cell, { ...facts, version, failed: said ?? `exit ${code}` });
@@ -160,4 +167,8 @@ if (values.list)
     const seconds = Object.entries(runs).map(([round, each]) => `${round}: ${each.seconds.toFixed(1)} s`);
     console.log([cell.name, ...seconds, perplexity?.lpq ?? '-', failed ?? ''].join('  '));
   }
-if (values.json) writeFileSync(values.json, `${JSON.stringify(merged(cells.map(kept)), undefined, 1)}\n`);
+if (values.json)
+  writeFileSync(
+    values.json,
+    `${JSON.stringify(merged(cells.map(kept), { device, threads: Number(values.threads) }), undefined, 1)}\n`,
+  );

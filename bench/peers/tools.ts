@@ -1,13 +1,14 @@
 import { existsSync, readdirSync } from 'node:fs';
 import path from 'node:path';
-import type { Cell } from './cells.js';
-import { GROUP, LENGTH, SAMPLES } from './cells.js';
+import { type Cell, GROUP, type Place } from './cells.js';
 import type { Inputs } from './inputs.js';
 
 /** Programs and environments that are no part of lpq (scripts/peers.mjs makes them). */
 export interface Places {
   /** The tree, with dist. */
   readonly root: string;
+  /** Where lpq computes; Python's tools read LPQ_PEER_DEVICE. */
+  readonly device: Place;
   /** A Python of each. */
   readonly gptqmodel: string;
   readonly llmcompressor: string;
@@ -20,7 +21,7 @@ export interface Places {
 }
 
 /** Where they are: environment variables, else below build/. */
-export function places(root: string): Places {
+export function places(root: string, device: Place): Places {
   const { env } = process;
   const build = (...parts: string[]) => path.join(root, 'build', ...parts);
   const python = (dir: string) => path.join(dir, 'bin', 'python');
@@ -28,6 +29,7 @@ export function places(root: string): Places {
   const [version = ''] = existsSync(sources) ? readdirSync(sources).filter((name) => !name.endsWith('.gz')) : [];
   return {
     root,
+    device,
     gptqmodel: env.LPQ_GPTQMODEL_PYTHON ?? python(build('engines', 'gptqmodel')),
     llmcompressor: env.LPQ_LLMCOMPRESSOR_PYTHON ?? python(build('peers', 'llmcompressor')),
     autoround: env.LPQ_AUTOROUND_PYTHON ?? python(build('peers', 'autoround')),
@@ -90,8 +92,8 @@ export const TOOLS: Readonly<Record<string, Tool>> = {
       lpq(
         at,
         ...['quantize', dir, '-o', out, '--bits', String(bits), '--group-size', String(GROUP)],
-        ...['--calib', model.calib, '--samples', String(SAMPLES), '--seq-len', String(LENGTH), '--bos', 'never'],
-        ...['--device', 'cpu', '--no-eval', '--no-report', '--quiet', ...args],
+        ...['--calib', model.calib, '--samples', String(model.samples), '--seq-len', String(model.length)],
+        ...['--bos', 'never', '--device', at.device, '--no-eval', '--no-report', '--quiet', ...args],
       ),
     artifact: (out) => out,
     // As a format that transformers reads in fp32.

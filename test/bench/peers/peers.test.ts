@@ -1,10 +1,11 @@
 import assert from 'node:assert/strict';
-import { readFileSync } from 'node:fs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
 import { allCells, models } from '../../../bench/peers/cells.js';
 import { measured } from '../../../bench/peers/measure.js';
 import { type Kept, keptOf, merged } from '../../../bench/peers/merge.js';
+import { places, TOOLS } from '../../../bench/peers/tools.js';
 import { scratch } from '../../src/cli/lpq.js';
 
 test('every cell has a name of its own, and what is only timed has no trained method of all blocks', () => {
@@ -20,6 +21,42 @@ test('every cell has a name of its own, and what is only timed has no trained me
     cells.filter(({ model, tool }) => model.name === 'llama-1b' && tool === 'autoround'),
     [],
   );
+});
+
+test('on a device the large model is one of 8B, whole for what solves, of two blocks for all', () => {
+  const cells = allCells(models('/root', '/shared', '/smollm2', 'cuda'));
+  const of = (name: string) => cells.filter(({ model }) => model.name === name).map(({ name }) => name);
+  assert.deepEqual(
+    of('llama-8b'),
+    ['lpq', 'lpq-plain', 'gptqmodel', 'llmcompressor'].map((tool) => `llama-8b-w4-${tool}`),
+  );
+  assert.deepEqual(of('llama-8b-two-blocks').slice(4), [
+    'llama-8b-two-blocks-w4-lpq-tune50',
+    'llama-8b-two-blocks-w4-lpq-tune200',
+    'llama-8b-two-blocks-w4-autoround-200',
+  ]);
+  assert.deepEqual(of('llama-1b'), []);
+  const [cell] = cells.filter(({ name }) => name === 'llama-8b-w4-lpq');
+  const at = places('/root', 'cuda');
+  const command = TOOLS.lpq!.command(cell!, { model: '/m', samples: '/s' }, '/o', at).join(' ');
+  assert.match(command, /--samples 128 --seq-len 2048 --bos never --device cuda /);
+});
+
+test('device memory is what the driver counts beyond what was in use before', async (t) => {
+  const dir = scratch(t);
+  // A driver's program that tells of more memory each time.
+  const program = path.join(dir, 'nvidia-smi');
+  writeFileSync(program, '#!/bin/sh\nfor used in 500 900 700; do echo $used; sleep 0.1; done; sleep 5\n', {
+    mode: 0o755,
+  });
+  const before = process.env.PATH;
+  process.env.PATH = `${dir}:${before}`;
+  t.after(() => {
+    process.env.PATH = before;
+  });
+  const options = { env: {}, log: path.join(dir, 'log'), cwd: '/', deviceMemory: true };
+  const found = await measured([process.execPath, '-e', 'setTimeout(() => {}, 600)'], options);
+  assert.equal(found.deviceBytes, 400 * 2 ** 20);
 });
 
 test('a result takes the lesser time and the greater memory of the rounds, and extrapolates blocks without imports', () => {
