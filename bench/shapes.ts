@@ -59,6 +59,42 @@ function sizes(hidden: number, intermediate: number, blocks: number, heads: numb
   };
 }
 
+const GPT_OSS_20B: ModelConfig = {
+  architectures: ['GptOssForCausalLM'],
+  model_type: 'gpt_oss',
+  hidden_act: 'silu',
+  ...sizes(2880, 2880, 24, 64, 8),
+  head_dim: 64,
+  num_local_experts: 32,
+  num_experts_per_tok: 4,
+  attention_bias: true,
+  sliding_window: 128,
+  layer_types: Array.from({ length: 24 }, (_, i) => (i % 2 === 0 ? 'sliding_attention' : 'full_attention')),
+  max_position_embeddings: 131072,
+  rms_norm_eps: 1e-5,
+  rope_theta: 150000,
+  rope_scaling: {
+    ...{ rope_type: 'yarn', factor: 32, beta_fast: 32, beta_slow: 1, truncate: false },
+    original_max_position_embeddings: 4096,
+  },
+  swiglu_limit: 7,
+  tie_word_embeddings: false,
+  vocab_size: 201088,
+  bos_token_id: 199998,
+  eos_token_id: 200002,
+  torch_dtype: 'bfloat16',
+};
+
+/** GPT-OSS as it is published: experts in MXFP4. */
+const MXFP4: ModelConfig = {
+  quantization_config: {
+    quant_method: 'mxfp4',
+    modules_to_not_convert: [
+      ...['model.layers.*.self_attn', 'model.layers.*.mlp.router', 'model.embed_tokens', 'lm_head'],
+    ],
+  },
+};
+
 /** Dimensions of published models, as their config.json state them; tiny ones for trying the benchmark itself. */
 const SHAPES: Readonly<Record<string, ModelConfig>> = {
   tiny: { ...llama3, ...sizes(256, 768, 4, 4, 2), vocab_size: 2048, bos_token_id: 1, eos_token_id: 2 },
@@ -97,6 +133,14 @@ const SHAPES: Readonly<Record<string, ModelConfig>> = {
     num_experts: 128,
     num_experts_per_tok: 8,
   },
+  'qwen3-235b-a22b': {
+    ...moe,
+    ...sizes(4096, 12288, 94, 64, 4),
+    moe_intermediate_size: 1536,
+    num_experts: 128,
+    num_experts_per_tok: 8,
+  },
+  'gpt-oss-20b': { ...GPT_OSS_20B, ...MXFP4 },
 };
 
 export const SHAPE_NAMES: readonly string[] = Object.keys(SHAPES);
@@ -114,7 +158,8 @@ export function modelShape(wish: string): ModelShape {
   if (!config) throw notTaken('--shape', wish, `${SHAPE_NAMES.join(', ')}, or the path of a config.json`);
   const name = wish in SHAPES ? wish : path.basename(path.dirname(path.resolve(wish)));
   const dir = wish in SHAPES ? wish : path.dirname(wish);
-  return { name, config, blocks: planModel(architectureOf(config, dir), config, dir).blocks.length };
+  const { quantization_config: _, ...wide } = config;
+  return { name, config, blocks: planModel(architectureOf(wide, dir), wide, dir).blocks.length };
 }
 
 /**

@@ -6,12 +6,12 @@ import { piecesOf, samplePlaces } from '../formats/safetensors/fingerprint.js';
 import { type Header, parseHeader } from '../formats/safetensors/header.js';
 import type { PlannedShard } from '../formats/safetensors/shard-plan.js';
 import { endStream, type RemoteShard, setStream } from '../formats/safetensors/stream.js';
-import { allocate, type NativeRuntime } from '../native/binding.js';
+import type { NativeRuntime } from '../native/binding.js';
 import { buildGraph, planSource } from '../src/model/graph.js';
 import { Place } from '../src/stream/places.js';
 import { Supply } from '../src/stream/supply.js';
 import { requireSpace } from './directory.js';
-import { benchOps } from './ops.js';
+import { type Draw, PieceMemory, unitOf } from './drawn.js';
 import type { ModelShape } from './shapes.js';
 import { type PlannedSynthetic, planSynthetic, type SyntheticOptions, writeFacts, writeShard } from './synthetic.js';
 
@@ -102,15 +102,16 @@ async function samplesOf(
   const tensors = new Map(header.tensors.map((tensor) => [tensor.name, tensor]));
   const samples: Uint8Array[] = [];
   for (const { name, at, length } of samplePlaces(header, pieces)) {
-    const { shape, begin } = tensors.get(name) as Header['tensors'][number];
-    const from = at - header.dataStart - begin;
-    const rowBytes = 2 * (shape.at(-1) as number);
-    const [first, end] = [Math.floor(from / rowBytes), Math.ceil((from + length) / rowBytes)];
-    const rows = allocate('bf16', shape.length === 1 ? shape : [end - first, rowBytes / 2]);
-    benchOps.synthWeights(rt, rows, draws.get(name) as Parameters<typeof benchOps.synthWeights>[2], first);
-    await rt.sync();
-    samples.push(rows.bytes().slice(from - first * rowBytes, from - first * rowBytes + length));
-    rows.dispose();
+    const tensor = tensors.get(name) as Header['tensors'][number];
+    const draw = draws.get(name) as Draw;
+    const from = at - header.dataStart - tensor.begin;
+    const unit = unitOf(tensor, draw);
+    const first = Math.floor(from / unit) * unit;
+    const end = Math.min(Math.ceil((from + length) / unit) * unit, tensor.end - tensor.begin);
+    const memory = new PieceMemory(end - first);
+    const bytes = await memory.draw(rt, tensor, draw, first, end - first);
+    samples.push(bytes.slice(from - first, from - first + length));
+    memory.dispose();
   }
   return Buffer.concat(samples);
 }

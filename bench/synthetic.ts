@@ -1,18 +1,13 @@
-import { createHash } from 'node:crypto';
 import { existsSync, readFileSync } from 'node:fs';
 import { mkdir, open, rm, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { writeError } from '../formats/directory/write-error.js';
-import type { TensorSpec } from '../formats/safetensors/header.js';
 import { type PlannedShard, planShards, SHARD_BYTES, type ShardPlan } from '../formats/safetensors/shard-plan.js';
 import { writeFully } from '../formats/safetensors/tensor-slot.js';
-import { allocate, type NativeRuntime } from '../native/binding.js';
+import type { NativeRuntime } from '../native/binding.js';
 import { LpqError, notTaken } from '../src/core/error.js';
-import { architectureOf } from '../src/model/architectures/index.js';
-import { buildGraph } from '../src/model/graph.js';
-import { planModel } from '../src/model/plan.js';
 import { requireSpace } from './directory.js';
-import { benchOps, type WeightDraw } from './ops.js';
+import { type Draw, PieceMemory, tensorsOf, unitOf } from './drawn.js';
 import type { ModelShape } from './shapes.js';
 
 export interface SyntheticOptions {
@@ -36,9 +31,8 @@ export interface SyntheticCheckpoint {
 
 /** Parameters and bytes of the first `blocks` blocks of a shape with all that lies outside blocks. Throws LPQ_USAGE, LPQ_CONFIG. */
 export function shapeSize(shape: ModelShape, blocks: number): { parameters: number; bytes: number } {
-  const tensors = tensorsOf(shape, cutConfig(shape, blocks));
-  const parameters = tensors.reduce((sum, { spec }) => sum + spec.shape.reduce((a, b) => a * b, 1), 0);
-  return { parameters, bytes: parameters * 2 };
+  const { plan, parameters } = planSynthetic(shape, { blocks, seed: 0 });
+  return { parameters, bytes: plan.totalSize };
 }
 
 /** Bytes made at once, and pieces in flight for a shard: one is drawn while the others are written. */
@@ -51,7 +45,8 @@ const SHARDS = 4;
 const stampOf = (dir: string) => `${dir.replace(/\/+$/, '')}.json`;
 
 /**
- * A checkpoint in Hugging Face's form with the dimensions of a shape and random bf16 weights, without a tokenizer. The
+ * A checkpoint in Hugging Face's form with the dimensions of a shape and random weights, bf16 or as GPT-OSS publishes its experts, without
+ * a tokenizer. The
  * same shape and seed give the same bytes; a tensor's do not depend on `blocks`. Nothing is synced: the files are for the
  * page cache. An equal checkpoint that is there already is taken. Throws LPQ_OUTPUT_EXISTS for another one, LPQ_DISK_FULL,
  * LPQ_OUTPUT_WRITE, LPQ_USAGE for more blocks than the shape has, LPQ_CONFIG.
@@ -100,7 +95,7 @@ export async function makeSynthetic(
 export interface PlannedSynthetic {
   readonly config: Record<string, unknown>;
   readonly plan: ShardPlan;
-  readonly draws: ReadonlyMap<string, WeightDraw>;
+  readonly draws: ReadonlyMap<string, Draw>;
   readonly parameters: number;
 }
 
@@ -114,7 +109,7 @@ export function planSynthetic(
   const specs = tensors.map(({ spec }) => spec);
   const plan = planShards(specs, { maxShardBytes: shardBytes });
   const draws = new Map(tensors.map(({ spec, draw }) => [spec.name, draw(seed)]));
-  return { config, plan, draws, parameters: plan.totalSize / 2 };
+  return { config, plan, draws, parameters: tensors.reduce((sum, { parameters }) => sum + parameters, 0) };
 }
 
 /** All of a checkpoint but its shards. */
@@ -140,76 +135,34 @@ function cutConfig(shape: ModelShape, blocks: number): Record<string, unknown> {
   };
 }
 
-interface DrawnTensor {
-  readonly spec: TensorSpec;
-  readonly draw: (seed: number) => WeightDraw;
-}
-
-function tensorsOf(shape: ModelShape, config: Record<string, unknown>): DrawnTensor[] {
-  const graph = buildGraph(planModel(architectureOf(config, shape.name), config, shape.name));
-  const all = [graph.outer, ...graph.blocks.map((block) => block.tensors)].flatMap((map) => [...map]);
-  return all.map(([name, dims]) => ({
-    spec: { name, dtype: 'BF16', shape: dims },
-    draw: (seed) => drawOf(name, dims, shape.blocks, seed),
-  }));
-}
-
-/**
- * How a tensor of this name is drawn. Matrices have fan-in scale, so that activations stay near 1 through any number of
- * blocks; the two that write to the residual stream are smaller by the square root of their number, as they are
- * initialised. Norm weights single out a few channels, the same ones in all blocks: that makes the outliers of the
- * activations that quantizers have to cope with.
- */
-function drawOf(name: string, dims: readonly number[], blocks: number, seed: number): WeightDraw {
-  const own = hash(`${seed}/${name}`);
-  const plain = { seed: own, columnSeed: own, rowSpread: 0, columnSpread: 0, outlierShare: 0, outlierGain: 1 };
-  if (dims.length === 1) {
-    if (name.endsWith('.bias')) return { ...plain, std: 0.1 };
-    const shared = { columnSeed: hash(`${seed}/residual`), columnSpread: 0.2, outlierShare: 1 / 256, outlierGain: 6 };
-    return { ...plain, mean: 1, std: 0.05, ...shared };
-  }
-  if (/embed/.test(name)) return { ...plain, std: 0.02, rowSpread: 0.2 };
-  const writes = /\.(o_proj|down_proj)\.weight$/.test(name) ? 1 / Math.sqrt(2 * blocks) : 1;
-  const std = writes / Math.sqrt(dims[1] as number);
-  return { ...plain, std, rowSpread: 0.25, columnSpread: 0.25, outlierShare: 1 / 512, outlierGain: 3 };
-}
-
-/** 48 bits of a text's hash. */
-function hash(text: string): number {
-  return createHash('sha256').update(text).digest().readUIntBE(0, 6);
-}
-
 /** Draws a shard and writes it to `file`, which must not exist. */
 export async function writeShard(
   rt: NativeRuntime,
   file: string,
   shard: PlannedShard,
-  draws: ReadonlyMap<string, WeightDraw>,
+  draws: ReadonlyMap<string, Draw>,
   onBytes: (bytes: number) => void,
 ): Promise<void> {
   const handle = await open(file, 'wx');
-  const pieces = Array.from({ length: PIECES }, () => {
-    const memory = allocate('bf16', [PIECE_BYTES / 2]);
-    return { memory, bytes: memory.bytes(), free: Promise.resolve() };
-  });
+  const pieces = Array.from({ length: PIECES }, () => ({
+    memory: new PieceMemory(PIECE_BYTES),
+    free: Promise.resolve(),
+  }));
   let next = 0;
   try {
     await writeFully(handle, shard.header, 0);
-    for (const { name, shape, begin } of shard.tensors) {
-      const rows = shape.length === 1 ? 1 : (shape[0] as number);
-      const rowBytes = (shape.at(-1) as number) * 2;
-      const atOnce = Math.max(1, Math.floor(PIECE_BYTES / rowBytes));
-      for (let first = 0; first < rows; first += atOnce) {
+    for (const tensor of shard.tensors) {
+      const { name, begin, end } = tensor;
+      const draw = draws.get(name) as Draw;
+      const unit = unitOf(tensor, draw);
+      const atOnce = Math.max(1, Math.floor(PIECE_BYTES / unit)) * unit;
+      for (let at = 0; at < end - begin; at += atOnce) {
         const piece = pieces[next++ % PIECES] as (typeof pieces)[number];
         await piece.free;
-        const count = Math.min(atOnce, rows - first);
-        const weights = piece.memory.view(shape.length === 1 ? shape : [count, rowBytes / 2]);
-        benchOps.synthWeights(rt, weights, draws.get(name) as WeightDraw, first);
-        await rt.sync();
-        weights.dispose();
-        onBytes(count * rowBytes);
-        const position = shard.header.length + begin + first * rowBytes;
-        piece.free = writeFully(handle, piece.bytes.subarray(0, count * rowBytes), position);
+        const count = Math.min(atOnce, end - begin - at);
+        const bytes = await piece.memory.draw(rt, tensor, draw, at, count);
+        onBytes(count);
+        piece.free = writeFully(handle, bytes, shard.header.length + begin + at);
         piece.free.catch(() => {}); // thrown where the piece is waited for
       }
     }

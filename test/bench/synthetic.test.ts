@@ -8,8 +8,10 @@ import { makeSynthetic, removeSynthetic, shapeSize } from '../../bench/synthetic
 import { streamSynthetic } from '../../bench/synthetic-stream.js';
 import { SourceCheckpoint } from '../../formats/canonical/source.js';
 import { createRuntime, typed } from '../../native/binding.js';
+import { expertSource } from '../../src/model/fused-experts.js';
 import { openModel } from '../../src/model/graph.js';
 import { designed, scratch } from '../formats/scratch.js';
+import { ARCHITECTURES } from '../src/model/fixtures.js';
 
 const rt = createRuntime(2);
 const root = scratch();
@@ -22,6 +24,8 @@ test('shapes have the parameters that their models are published with', () => {
     'llama-3-70b': 70_553_706_496,
     'qwen3-8b': 8_190_735_360,
     'qwen3-30b-a3b': 30_532_122_624,
+    'qwen3-235b-a22b': 235_093_634_560,
+    'gpt-oss-20b': 20_914_757_184,
   };
   for (const [name, parameters] of Object.entries(published)) {
     const shape = modelShape(name);
@@ -73,6 +77,34 @@ test('a stream has the bytes of the whole, makes shards when they are read, and 
   await stream.close();
   assert.deepEqual(readdirSync(dir).sort(), ['config.json', 'model.safetensors.index.json']);
   assert.ok(!existsSync(`${dir}.shards`));
+});
+
+test('experts are published in MXFP4, whole and streamed, and opened as floats', async () => {
+  const shape = modelShape(path.join(ARCHITECTURES, 'gpt_oss', 'config.json'));
+  const mxfp4 = { ...shape, config: { ...shape.config, quantization_config: { quant_method: 'mxfp4' } } };
+  const options = { blocks: 2, seed: 3 };
+  const [whole, dir] = [path.join(root, 'mxfp4'), path.join(root, 'mxfp4-stream')];
+  const made = await makeSynthetic(rt, whole, mxfp4, options);
+  assert.equal(made.parameters, (await makeSynthetic(rt, path.join(root, 'wide'), shape, options)).parameters);
+  const [all, wide] = [SourceCheckpoint.open(whole), SourceCheckpoint.open(path.join(root, 'wide'))];
+  const stream = await streamSynthetic(rt, dir, mxfp4, options);
+  const source = SourceCheckpoint.open(dir);
+  assert.equal(source.weights.fingerprint(), all.weights.fingerprint());
+  for (const { tensors } of openModel(all).blocks)
+    for (const [name, dims] of tensors) {
+      const [own, other] = [await expertSource(all).tensor(name), await expertSource(source).tensor(name)];
+      assert.deepEqual([own.shape, own.dtype], [dims, 'bf16'], name);
+      assert.deepEqual(typed(own), typed(other), name);
+      // The spread of fan-in scale, as that of the weights that are not in MXFP4.
+      if (!/experts.*weight/.test(name)) continue;
+      const spread = (tensor: typeof own) => {
+        const values = typed<Uint16Array>(tensor).map((bits) => bits & 0x7fff);
+        return values.sort()[values.length >> 1]! >> 7;
+      };
+      assert.ok(Math.abs(spread(own) - spread(await wide.tensor(name))) <= 2, name);
+    }
+  for (const each of [source, all, wide]) each.close();
+  await stream.close();
 });
 
 test('an equal checkpoint is taken again, another one refused and left alone', async () => {

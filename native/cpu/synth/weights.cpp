@@ -7,21 +7,13 @@
 
 #include "cpu/math.h"
 #include "cpu/nn/cast.h"
+#include "cpu/synth/draws.h"
 #include "ops/arguments.h"
 
 namespace lpq {
 namespace {
 
-// The finaliser of SplitMix64 (Steele, Lea, Flood 2014): a bijection whose outputs on a counter pass for random.
-inline uint64_t mixed(uint64_t x) {
-  x ^= x >> 30;
-  x *= 0xbf58476d1ce4e5b9u;
-  x ^= x >> 27;
-  x *= 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-constexpr uint64_t kGolden = 0x9e3779b97f4a7c15u;
-inline uint64_t draw(uint64_t key, uint64_t counter) { return mixed(key + kGolden * (counter + 1)); }
+using synth::draw, synth::mixed;
 
 // Quantiles of the upper half of the standard normal distribution at (i + 1/2) / 2^15: a sign and 15 bits make a
 // deviate, up to 4.3 in magnitude. The distribution is integrated (Simpson) with our own exp, so that every machine has

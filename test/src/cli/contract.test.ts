@@ -58,7 +58,6 @@ const REFUSALS: readonly (readonly [string[], number, string, RegExp])[] = [
   [['quantize', model, '-o', 'never', '--bits', '4', '--gptaq', '2'], 2, 'LPQ_USAGE', /--gptaq.*2/],
   [['quantize', model, '-o', 'never', '--bits', '4', '--sparsity', '1:2'], 2, 'LPQ_USAGE', /--sparsity.*1:2/],
   [['quantize', model, '-o', 'never', '--bits', '1', '--sparsity', '2:4'], 2, 'LPQ_SPARSITY', /u1/],
-  [['quantize', model, '-o', 'never', '--method', 'fmpq', '--bits', '4', '--device', 'cuda'], 3, 'LPQ_DEVICE', /CPU/],
   [['quantize', model, '-o', 'never', '--bits', '4', '--scale-dtype', 'f12'], 2, 'LPQ_USAGE', /--scale-dtype.*f12/],
   [
     ['quantize', model, '-o', 'never', '--bits', '4', '--method', 'rtn', '--damp', '0.1'],
