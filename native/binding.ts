@@ -23,6 +23,8 @@ interface Addon {
   isa(): 'generic' | 'avx2' | 'avx512' | 'avx512bf16';
   /** On threads beside JavaScript's; the bytes are kept until then. Throws LPQ_NATIVE_DTYPE for a dtype that has no such values. */
   notFinite(bytes: Tensor | Uint8Array, dtype: DType): Promise<NotFinite>;
+  /** MXFP4 of a matrix, blocks U8 [N, K/2] and scales U8 [N, K/32], as out bf16 [K, N], on so many threads; returns when it is done. */
+  decodeMxfp4(blocks: Uint8Array, scales: Uint8Array, n: number, k: number, out: Tensor, threads: number): void;
   MappedFile: new (path: string) => MappedFile;
   /** Throws LPQ_NATIVE_OP where Node shows no OpenSSL. */
   Sha256: new () => Sha256;

@@ -131,7 +131,7 @@ function addMxfp4(ctx: ForeignContext, add: Add): void {
       decode: () =>
         eachExpert('bf16', [experts, k, n], (own, expert) => {
           const codes = expertBytes(ctx, blocks, expert, (n * k) / 2);
-          mxfp4ToBf16(codes, expertBytes(ctx, scales, expert, (n * k) / 32), n, k, typed<Uint16Array>(own));
+          mxfp4ToBf16(codes, expertBytes(ctx, scales, expert, (n * k) / 32), n, k, own);
         }),
     });
   }

@@ -85,6 +85,7 @@ static Napi::Object init(Napi::Env env, Napi::Object exports) {
   exports.Set("kernelTuning", Napi::Function::New(env, kernel_tuning_js));
   exports.Set("tryLock", Napi::Function::New(env, try_lock_js));
   exports.Set("notFinite", Napi::Function::New(env, not_finite_js));
+  exports.Set("decodeMxfp4", Napi::Function::New(env, decode_mxfp4_js));
   exports.Set("lostFile", Napi::Function::New(env, lost_file_js));
   exports.Set("isa", Napi::Function::New(env, isa_js));
   return exports;
