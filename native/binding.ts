@@ -25,6 +25,18 @@ interface Addon {
   notFinite(bytes: Tensor | Uint8Array, dtype: DType): Promise<NotFinite>;
   /** MXFP4 of a matrix, blocks U8 [N, K/2] and scales U8 [N, K/32], as out bf16 [K, N], on so many threads; returns when it is done. */
   decodeMxfp4(blocks: Uint8Array, scales: Uint8Array, n: number, k: number, out: Tensor, threads: number): void;
+  /** E4M3 codes [N, K] times scales of blocks [ceil(N / blockN), columns], as out f32 [N, K]; likewise. */
+  decodeFp8(
+    codes: Uint8Array,
+    scales: Float32Array,
+    columns: number,
+    blockN: number,
+    blockK: number,
+    out: Tensor,
+    threads: number,
+  ): void;
+  /** Words of eight 4-bit codes times scales of groups of them, (code - 8) * scale, as out f32; likewise. */
+  decodeInt4(words: Int32Array, scales: Float32Array, group: number, out: Tensor, threads: number): void;
   MappedFile: new (path: string) => MappedFile;
   /** Throws LPQ_NATIVE_OP where Node shows no OpenSSL. */
   Sha256: new () => Sha256;

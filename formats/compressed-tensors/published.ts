@@ -1,3 +1,5 @@
+import { availableParallelism } from 'node:os';
+import { addon, type Tensor } from '../../native/binding.js';
 import { LpqError } from '../../src/core/error.js';
 import { readWeightSchemes } from './read-schemes.js';
 
@@ -30,11 +32,6 @@ export function unpublishedInt4(where: string, settings: Readonly<Record<string,
 }
 
 /** W[n][k] = (code - 8) * scale of its group, one product rounded to f32: out [N*K]. Words hold eight codes, the first lowest. */
-export function int4ToFloat(words: Int32Array, scales: Float32Array, out: Float32Array): void {
-  const perGroup = INT4_GROUP / 8;
-  let at = 0;
-  for (let w = 0; w < words.length; w++) {
-    const scale = scales[Math.floor(w / perGroup)] as number;
-    for (let word = words[w] as number, i = 0; i < 8; i++, word >>>= 4) out[at++] = ((word & 15) - 8) * scale;
-  }
+export function int4ToFloat(words: Int32Array, scales: Float32Array, out: Tensor): void {
+  addon().decodeInt4(words, scales, INT4_GROUP, out, availableParallelism());
 }

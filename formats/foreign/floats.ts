@@ -103,7 +103,7 @@ function addFp8(ctx: ForeignContext, add: Add): void {
         const scales = floats(ctx.weights, scale);
         const grid = scaleGrid(n, k, block ?? (scales.length === 1 ? [n, k] : [1, k]));
         const out = allocate('f32', [n, k]);
-        fp8ToFloat(typed<Uint8Array>(ctx.weights.tensor(weight, 'u8')), scales, grid, n, k, typed<Float32Array>(out));
+        fp8ToFloat(typed<Uint8Array>(ctx.weights.tensor(weight, 'u8')), scales, grid, out);
         return out;
       },
     });
@@ -117,7 +117,7 @@ function addFp8(ctx: ForeignContext, add: Add): void {
         return eachExpert('f32', [experts, rows, columns], (own, expert) => {
           const codes = expertBytes(ctx, name, expert, rows * columns);
           const its = all.subarray(expert * perExpert, (expert + 1) * perExpert);
-          fp8ToFloat(codes, its, grid, rows, columns, typed<Float32Array>(own));
+          fp8ToFloat(codes, its, grid, own);
         });
       },
     });
@@ -147,7 +147,7 @@ function addInt4(ctx: ForeignContext, add: Add): void {
       decode() {
         const out = allocate('f32', declaration.shape);
         const codes = typed<Int32Array>(ctx.weights.tensor(words));
-        int4ToFloat(codes, floats(ctx.weights, scale), typed<Float32Array>(out));
+        int4ToFloat(codes, floats(ctx.weights, scale), out);
         return out;
       },
     });

@@ -86,6 +86,8 @@ static Napi::Object init(Napi::Env env, Napi::Object exports) {
   exports.Set("tryLock", Napi::Function::New(env, try_lock_js));
   exports.Set("notFinite", Napi::Function::New(env, not_finite_js));
   exports.Set("decodeMxfp4", Napi::Function::New(env, decode_mxfp4_js));
+  exports.Set("decodeFp8", Napi::Function::New(env, decode_fp8_js));
+  exports.Set("decodeInt4", Napi::Function::New(env, decode_int4_js));
   exports.Set("lostFile", Napi::Function::New(env, lost_file_js));
   exports.Set("isa", Napi::Function::New(env, isa_js));
   return exports;

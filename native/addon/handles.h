@@ -128,6 +128,8 @@ std::vector<int64_t> shape_from_js(const Napi::Value& value);
 Napi::Value try_lock_js(const Napi::CallbackInfo& info);
 Napi::Value not_finite_js(const Napi::CallbackInfo& info);
 Napi::Value decode_mxfp4_js(const Napi::CallbackInfo& info);
+Napi::Value decode_fp8_js(const Napi::CallbackInfo& info);
+Napi::Value decode_int4_js(const Napi::CallbackInfo& info);
 Napi::Value lost_file_js(const Napi::CallbackInfo& info);
 
 struct Classes {
