@@ -47,8 +47,19 @@ test('the operation of experts launches what the CPU computes, run on a simulate
   // Tiles of 64 tokens from more than 32 rows an expert on, or where they are asked for.
   const names = ['int4_f16_t2', 'int4_f16_t8', 'int4_f16_t8', 'float6_bf16_t2', 'int4_f16_t2', 'int4_f16_t2'];
   assert.deepEqual(
-    launched,
+    launched.filter((name) => name.startsWith('lpq_experts_')),
     names.map((name) => `lpq_experts_${name}`),
+  );
+  // Up to 1024 rows one launch groups, and one adds up.
+  assert.deepEqual(
+    launched.filter((name) => /group|count|offsets|invert|scatter/.test(name)),
+    [
+      ...Array.from({ length: 4 }, () => ['lpq_group_few', 'lpq_scatter_few_f32']).flat(),
+      'lpq_invert_rows',
+      'lpq_scatter_f32',
+      'lpq_group_few',
+      'lpq_group_few',
+    ],
   );
   const lines = run.stdout.trim().split('\n');
   const near = lines.filter((line) => / experts: /.test(line));
@@ -59,4 +70,8 @@ test('the operation of experts launches what the CPU computes, run on a simulate
     /^refused LPQ_NATIVE_ARGUMENT: .*offsets do not ascend from 0 or more to at most 7/.test(line),
   );
   assert.equal(refused.length, 2, run.stdout);
+  const same = lines.filter((line) => /^rows .*: true$/.test(line));
+  assert.equal(same.length, 5, run.stdout);
+  const outside = lines.filter((line) => /^refused LPQ_NATIVE_ARGUMENT: .*a value outside 3 experts/.test(line));
+  assert.equal(outside.length, 2, run.stdout);
 });

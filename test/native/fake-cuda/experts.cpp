@@ -1,10 +1,13 @@
-// The kernels of experts without wgmma (native/cuda/gemm/kernels/experts.cuh) run by the host for the fake driver: what
-// gemm_experts launches, with the arguments that it launches it with.
+// The kernels of experts without wgmma (native/cuda/gemm/kernels/experts.cuh) and of their rows
+// (native/cuda/nn/expert_rows.cu) run by the host for the fake driver: what the operations launch, with the arguments
+// that they launch it with.
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "asynchronous.h"
 #include "cuda/gemm/kernels/experts.cuh"
+#include "cuda/nn/expert_rows.cu"
 
 #define LPQ_WEIGHTS_BF16 false
 LPQ_EXPERTS(int4_f16, 2, 512, 4, false, IntCast)
@@ -13,22 +16,41 @@ LPQ_EXPERTS(int4_f16, 8, 256, 4, false, IntCast)
 #define LPQ_WEIGHTS_BF16 true
 LPQ_EXPERTS(float6_bf16, 2, 512, 6, true, FloatCast)
 
+namespace {
+
+// `at_once`: blocks that wait for each other.
+template <class... Args>
+void run(void (*kernel)(Args...), unsigned grid, unsigned at_once, unsigned threads, unsigned shared,
+         void** arguments) {
+  simt::begin(1);
+  gridDim.x = grid;
+  simt::run(static_cast<int>(grid), static_cast<int>(threads), static_cast<int>(at_once), static_cast<int>(shared), 1,
+            [&] {
+              blockDim.x = threads;
+              [&]<size_t... I>(std::index_sequence<I...>) {
+                kernel(*static_cast<Args*>(arguments[I])...);
+              }(std::index_sequence_for<Args...>{});
+            });
+}
+
+}  // namespace
+
 extern "C" __attribute__((visibility("default"))) void fake_kernel(const char* name, unsigned grid, unsigned threads,
                                                                    unsigned shared, void** arguments) {
   static std::mutex mutex;
   std::lock_guard lock(mutex);
   const std::string kernel = name;
-  const auto launch = [&](auto function) {
-    simt::begin(1);
-    gridDim.x = grid;
-    simt::run(static_cast<int>(grid), static_cast<int>(threads), static_cast<int>(grid), static_cast<int>(shared), 1,
-              [&] {
-                blockDim.x = threads;
-                function(*static_cast<lpq::cuda::GemmPackedArgs*>(arguments[0]),
-                         *static_cast<lpq::cuda::ExpertArgs*>(arguments[1]));
-              });
-  };
-  if (kernel == "lpq_experts_int4_f16_t2") launch(lpq_experts_int4_f16_t2);
-  if (kernel == "lpq_experts_int4_f16_t8") launch(lpq_experts_int4_f16_t8);
-  if (kernel == "lpq_experts_float6_bf16_t2") launch(lpq_experts_float6_bf16_t2);
+  const auto product = [&](auto function) { run(function, grid, grid, threads, shared, arguments); };
+  const auto rows = [&](auto function) { run(function, grid, 1, threads, shared, arguments); };
+  if (kernel == "lpq_experts_int4_f16_t2") product(lpq_experts_int4_f16_t2);
+  if (kernel == "lpq_experts_int4_f16_t8") product(lpq_experts_int4_f16_t8);
+  if (kernel == "lpq_experts_float6_bf16_t2") product(lpq_experts_float6_bf16_t2);
+  if (kernel == "lpq_group_few") rows(lpq_group_few);
+  if (kernel == "lpq_expert_offsets") rows(lpq_expert_offsets);
+  if (kernel == "lpq_invert_rows") rows(lpq_invert_rows);
+#define LPQ_ROWS(type, name)                                    \
+  if (kernel == "lpq_gather_" #name) rows(lpq_gather_##name);   \
+  if (kernel == "lpq_scatter_" #name) rows(lpq_scatter_##name); \
+  if (kernel == "lpq_scatter_few_" #name) rows(lpq_scatter_few_##name);
+  LPQ_EACH_TYPE(LPQ_ROWS)
 }

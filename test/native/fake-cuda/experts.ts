@@ -1,5 +1,6 @@
-// Run by experts-kernel.test.ts under the fake driver with emulated kernels: gemm_experts by the "device" and by the CPU. Prints how far apart
-// they are in units of the last place of the largest result, and what is refused.
+// Run by experts-kernel.test.ts under the fake driver with emulated kernels: gemm_experts, and what sorts rows by expert and adds them up
+// again, by the "device" and by the CPU. Prints how far apart products are in units of the last place of the largest result, whether rows
+// are the same, and what is refused.
 import { createRuntime, type DType, fromTyped, type NativeRuntime, readTyped } from '../../../native/binding.js';
 import { ops } from '../../../native/ops.js';
 import { quantType, typeParams } from '../../../src/core/quant-type.js';
@@ -98,6 +99,59 @@ for (const [runtime, offsets] of [
   const type = typeParams(quantType(small.type));
   ops.gemmExperts(runtime, at('f16', [7, 128]), where, weight, undefined, y, type, { groupSize: 128 });
   await runtime.sync().then(
+    () => console.log('taken'),
+    (error: Error & { code: string }) => console.log(`refused ${error.code}: ${error.message}`),
+  );
+}
+
+/** Routed rows grouped, gathered and added up again, in f32: offsets, rows, sums. */
+async function routed(rt: NativeRuntime, [tokens, k, experts, width]: readonly [number, number, number, number]) {
+  const random = new Random(tokens * experts + k);
+  const ints = (shape: readonly number[], values: Int32Array) => rt.upload(fromTyped('i32', shape, values));
+  const floats = (shape: readonly number[]) => {
+    const count = shape.reduce((a, b) => a * b, 1);
+    // Sixteenths: products and sums of them are exact, whether they fuse or not.
+    return rt.upload(
+      fromTyped(
+        'f32',
+        shape,
+        random.normals(count).map((value) => Math.round(value * 16) / 16),
+      ),
+    );
+  };
+  // The last expert gets nothing.
+  const chosen = Int32Array.from({ length: tokens * k }, () => random.integer(0, Math.max(0, experts - 2)));
+  const offsets = rt.allocate('i32', [experts + 1]);
+  let rows = rt.allocate('i32', [tokens * k]);
+  if (tokens * k <= 1024) ops.groupByExpert(rt, ints([tokens, k], chosen), rows, offsets, { experts });
+  else {
+    // The kernels that group more are not emulated.
+    const order = [...chosen.keys()].sort((a, b) => chosen[a]! - chosen[b]! || a - b);
+    rows = ints([tokens * k], Int32Array.from(order));
+    ops.zero(rt, offsets);
+  }
+  const gathered = rt.allocate('f32', [tokens * k, width]);
+  ops.gatherRows(rt, floats([tokens, width]), rows, gathered, { divide: k });
+  const y = floats([tokens, width]);
+  ops.scatterAddRows(rt, gathered, rows, floats([tokens, k]), y, { divide: k });
+  const parts = [await readTyped<Int32Array>(rt, offsets), await readTyped<Int32Array>(rt, rows)];
+  return [...parts.flatMap((part) => [...part]), ...(await readTyped<Float32Array>(rt, y))];
+}
+
+for (const shape of [
+  [1, 8, 128, 300],
+  [33, 4, 70, 40],
+  [128, 8, 9, 17],
+  [5, 1, 1, 513],
+  [210, 5, 6, 20],
+] as const) {
+  const [want, got] = [await routed(cpu, shape), await routed(cuda, shape)];
+  console.log(`rows ${shape}: ${want.length === got.length && want.every((value, i) => value === got[i])}`);
+}
+for (const wrong of [-1, 3]) {
+  const indices = cuda.upload(fromTyped('i32', [2, 2], Int32Array.of(0, 1, wrong, 2)));
+  ops.groupByExpert(cuda, indices, cuda.allocate('i32', [4]), cuda.allocate('i32', [4]), { experts: 3 });
+  await cuda.sync().then(
     () => console.log('taken'),
     (error: Error & { code: string }) => console.log(`refused ${error.code}: ${error.message}`),
   );

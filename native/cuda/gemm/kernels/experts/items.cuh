@@ -7,6 +7,7 @@
 #pragma once
 #include "cuda/gemm/families/experts.h"
 #include "cuda/gemm/stream_k.cuh"
+#include "cuda/warp_scan.cuh"
 
 namespace lpq::cuda {
 
@@ -26,11 +27,11 @@ struct ExpertItems {
   static __device__ __forceinline__ void make(const ExpertArgs& a, int rows, int* plan, int lane) {
     int* const tiles_before = plan;
     int* const offsets = plan + a.experts + 1;
-    const int run = (a.experts + 31) / 32, from = min(lane * run, a.experts), to = min(from + run, a.experts);
+    const LaneRun run(a.experts, lane);
     int tiles = 0;
     bool bad = false;
 #pragma unroll 4
-    for (int e = from; e < to; ++e) {
+    for (int e = run.from; e < run.to; ++e) {
       const int begin = a.offsets[e], end = a.offsets[e + 1];
       const bool ascends = begin >= 0 && begin <= end && end <= rows;
       bad |= !ascends;
@@ -38,16 +39,11 @@ struct ExpertItems {
       tiles_before[e] = tiles;  // of this lane's
       tiles += ascends ? (end - begin + 8 * T - 1) / (8 * T) : 0;
     }
-    int sum = tiles;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const int lower = __shfl_sync(0xffffffffu, sum, max(lane - step, 0));
-      sum += lane >= step ? lower : 0;
-    }
-    for (int e = from; e < to; ++e) tiles_before[e] += sum - tiles;
+    const int before = warp_before(tiles, lane);
+    for (int e = run.from; e < run.to; ++e) tiles_before[e] += before;
     bad = __any_sync(0xffffffffu, bad);
     if (lane == 31) {
-      tiles_before[a.experts] = bad ? 0 : sum;
+      tiles_before[a.experts] = bad ? 0 : before + tiles;
       offsets[a.experts] = a.offsets[a.experts];
       if (bad) *a.fault = 1;
     }
