@@ -55,8 +55,8 @@ export const packedOps = {
       warpsK?: number;
       stages?: number;
       blocks?: number;
-      tokens?: 16 | 64;
-      kernel?: 'hopper' | 'portable';
+      tokens?: 16 | 64 | 128;
+      kernel?: 'wide' | 'hopper' | 'portable';
     },
   ) =>
     rt.enqueue(

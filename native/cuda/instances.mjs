@@ -67,8 +67,8 @@ const split = [7, 8].map((bits) => ({
   ],
 }));
 
-/** Experts: tiles of 16 and of 64 tokens, of every type that gemm_packed takes. */
-const expertHeaders = ['experts', 'experts_sm90'].map((name) => `cuda/gemm/kernels/${name}.cuh`);
+/** Experts: tiles of 16 and of 64 tokens, of every type that gemm_packed takes; of 4 and 8 bits strips of many tokens, as wide. */
+const expertHeaders = ['experts', 'experts_sm90', 'experts_wide'].map((name) => `cuda/gemm/kernels/${name}.cuh`);
 const EXPERTS = PACKED.filter(([tiles]) => tiles === 2 || tiles === 8);
 const experts = [
   ...codesAndActivations.map(({ kind, bits, dtype, bf16 }) => {
@@ -78,10 +78,15 @@ const experts = [
       header: expertHeaders[0],
       headers: expertHeaders,
       defines: { LPQ_WEIGHTS_BF16: bf16 },
-      calls: EXPERTS.flatMap(([tiles, threads]) => [
-        call('LPQ_EXPERTS_PORTABLE', name, tiles, threads, bits, bf16, cast),
-        call('LPQ_EXPERTS_HOPPER', name, tiles, bits, bf16, cast),
-      ]),
+      calls: [
+        ...EXPERTS.flatMap(([tiles, threads]) => [
+          call('LPQ_EXPERTS_PORTABLE', name, tiles, threads, bits, bf16, cast),
+          call('LPQ_EXPERTS_HOPPER', name, tiles, bits, bf16, cast),
+        ]),
+        ...(bits % 4 === 0 ? ['_o', '_g'] : []).flatMap((form) =>
+          [8, 16].map((tiles) => call('LPQ_EXPERTS_WIDE', name, tiles, bits, bf16, cast, form, form === '_o')),
+        ),
+      ],
     };
   }),
   ...[7, 8].map((bits) => ({

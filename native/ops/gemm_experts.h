@@ -29,7 +29,7 @@ struct GemmExperts : Arguments {
   const Tensor* bias = input_if(flag("hasBias"), "bias", {x.dtype}, {experts, n});
   double zero = number("zero", 0);
   GemmSettings settings =
-      GemmSettings::read(*this, {"warpsN", "warpsK", "stages", "blocks", "tokens"}, {"hopper", "portable"});
+      GemmSettings::read(*this, {"warpsN", "warpsK", "stages", "blocks", "tokens"}, {"wide", "hopper", "portable"});
 
   static constexpr int64_t kMostExperts = 4096;
 

@@ -13,6 +13,7 @@ const KERNELS = [
   ...['f16', 'bf16'].flatMap((dtype) => [64, 128].map((dims) => `lpq_cached_attention_${dtype}_${dims}`)),
   ...attentionKernels(),
   ...[1, 2, 4, 8].flatMap((tiles) => [`lpq_gemm_int4_bf16_h${tiles}`, `lpq_gemm_int4_bf16_t${tiles}`]),
+  'lpq_experts_int4_bf16_m8_o',
   ...[2, 8].flatMap((tiles) => [`lpq_experts_int4_bf16_h${tiles}`, `lpq_experts_int4_bf16_t${tiles}`]),
 ];
 const made = fakeCuda(KERNELS, { hopper: true });

@@ -1,9 +1,9 @@
-// The kernels of experts (native/cuda/gemm/kernels/experts.cuh, experts_sm90.cuh) on the simulated device (simulator/):
-// every width of integers and floats, f16 and bf16, both tiles, experts of 0 to 100 rows, tails of N and of groups of
-// K, zero points, bias, items that blocks share, more blocks than steps. Against double precision, within the bound
-// that test/gpu/native/kernels.cpp derives. y is full of NaN before, and so are shared memory and the rows of x that no
-// expert has; of those rows y stays as it was, and counters are 0 after. Offsets that do not ascend set the fault, and
-// nothing is multiplied.
+// The kernels of experts (native/cuda/gemm/kernels/experts.cuh, experts_sm90.cuh, experts_wide.cuh) on the simulated
+// device (simulator/): every width of integers and floats, f16 and bf16, both tiles, experts of 0 to 100 rows, tails of
+// N and of groups of K, zero points, bias, items that blocks share, more blocks than steps. Against double precision,
+// within the bound that test/gpu/native/kernels.cpp derives. y is full of NaN before, and so are shared memory and the
+// rows of x that no expert has; of those rows y stays as it was, and counters are 0 after. Offsets that do not ascend
+// set the fault, and nothing is multiplied.
 #include <cstdio>
 #include <limits>
 #include <numeric>
@@ -14,8 +14,10 @@
 #include "../gpu/native/packed_format.h"
 #include "boxes.h"
 #include "cuda/gemm/families/packed_cut.h"
+#include "cuda/gemm/families/wide_plan.h"
 #include "cuda/gemm/kernels/experts.cuh"
 #include "cuda/gemm/kernels/experts_sm90.cuh"
+#include "cuda/gemm/kernels/experts_wide.cuh"
 #include "packed_types.h"
 
 using namespace lpq::cuda;
@@ -82,9 +84,12 @@ Weights draw(const Type& t, const Case& c, int groups, bool bf16, double constan
   return w;
 }
 
-// XB: x is bf16; Cast casts to bf16 where WB. Hopper: the kernel with wgmma.
-template <int B, int T, bool XB, bool WB, class Cast, bool Hopper>
+enum class Kernel { portable, hopper, wide };
+
+// XB: x is bf16; Cast casts to bf16 where WB.
+template <int B, int T, bool XB, bool WB, class Cast, Kernel Which>
 void one(const Type& t, const Case& c) {
+  constexpr bool Wide = Which == Kernel::wide, Hopper = Which == Kernel::hopper;
   const int experts = static_cast<int>(c.counts.size()), n_blocks = (c.n + 31) / 32, k_blocks = (c.k + 127) / 128,
             pitch = (c.k + 63) / 64 * 64, length = c.group ? c.group : c.k, groups = (c.k + length - 1) / length;
   const bool integer = t.kind != 'f';
@@ -112,6 +117,10 @@ void one(const Type& t, const Case& c) {
   g.zero = static_cast<float>(constant + (t.kind == 'i' ? (1 << B) / 2 : 0));
   g.is_signed = t.kind != 'u', g.exponent = t.exponent;
   g.warps_n = c.warps_n, g.warps_k = c.warps_k, g.stages = 3;
+  WidePlan wide{.tiles = T, .stages = 3, .warps = wide_warps(T, c.warps_n), .blocks = c.blocks};
+  wide.args.width = c.warps_n, wide.args.token_tiles = 1, wide.args.vectors = c.n % 8 == 0;
+  wide.args.zero_mode = wide_zero_mode(g, integer, B, XB);
+  if (Wide && wide.args.zero_mode == kZeroSums) return;
   g.strips = (n_blocks + c.warps_n - 1) / c.warps_n, g.steps = (k_blocks + c.warps_k - 1) / c.warps_k;
   std::vector<float> partial(static_cast<size_t>(2 * c.blocks * c.warps_n * T * 256), NAN);
   std::vector<unsigned> counters(static_cast<size_t>(2 * c.blocks), 0);
@@ -121,25 +130,32 @@ void one(const Type& t, const Case& c) {
 
   const std::string name = t.name() + (XB ? " bf16 " : " f16 ") + std::to_string(m) + "x" + std::to_string(c.n) + "x" +
                            std::to_string(c.k) + " g" + std::to_string(c.group) + " z" + std::to_string(c.zeros) +
-                           " tile " + std::to_string(8 * T) + (Hopper ? " wgmma" : " mma") + " blocks " +
-                           std::to_string(c.blocks);
+                           " tile " + std::to_string(8 * T) +
+                           (Wide     ? " wide"
+                            : Hopper ? " wgmma"
+                                     : " mma") +
+                           " blocks " + std::to_string(c.blocks);
   const auto fail = [&](const std::string& what) {
     if (++failures <= 20) std::printf("FAIL %s: %s\n", name.c_str(), what.c_str());
   };
   const PackedTiles cut{Hopper, T, c.warps_n, c.warps_k, g.stages, c.blocks, 0};
-  const int shared =
-      static_cast<int>(shared_bytes(cut, B, g.groups_per_block * (64 + 32 * c.zeros))) + expert_plan_bytes(experts);
+  const int64_t bytes = Wide ? 1024 + 3 * wide_stage_bytes(g, T, c.warps_n, B) + wide.warps * 512
+                             : shared_bytes(cut, B, g.groups_per_block * (64 + 32 * c.zeros));
+  const int shared = static_cast<int>(bytes) + expert_plan_bytes(experts);
   if (shared > simt::kShared) return fail("does not fit shared memory");
   const auto run = [&] {
     simt::begin(lot());
-    const int threads = 32 * (c.warps_n * c.warps_k + (Hopper ? 4 : 0));
+    const int threads = 32 * (Wide ? wide.warps + 4 : c.warps_n * c.warps_k + (Hopper ? 4 : 0));
     gridDim.x = static_cast<unsigned>(c.blocks);
     GemmPackedArgs all = g;
     all.n_blocks *= experts;
-    const PackedMaps maps = Hopper ? packed_maps(all, B, cut) : PackedMaps{};
+    const PackedMaps maps = Wide ? wide_maps(all, B, wide) : Hopper ? packed_maps(all, B, cut) : PackedMaps{};
     simt::run(c.blocks, threads, c.blocks, shared, lot(), [&] {
       blockDim.x = static_cast<unsigned>(threads);
-      if constexpr (Hopper) gemm_experts_hopper<B, T, XB, Cast>(g, a, maps);
+      if constexpr (Wide) {
+        if (g.groups_per_block == 1) gemm_experts_wide<B, T, true, XB, Cast>(g, wide.args, a, maps);
+        else gemm_experts_wide<B, T, false, XB, Cast>(g, wide.args, a, maps);
+      } else if constexpr (Hopper) gemm_experts_hopper<B, T, XB, Cast>(g, a, maps);
       else gemm_experts<B, T, XB, WB, Cast>(g, a);
     });
     if (*simt::unfinished()) throw std::runtime_error(simt::unfinished());
@@ -203,10 +219,10 @@ const std::vector<int> kAll{0, 1, 15, 16, 17, 100, 0}, kFew{2, 0, 0, 17, 1};
 
 // Groups of every size, zero points of all kinds, tails everywhere, items that are whole and that blocks share.
 // `most`: 0, what differs between types; 1, every count of rows too; 2, every path.
-template <int B, int T, bool XB, bool WB, class Cast, bool Hopper>
+template <int B, int T, bool XB, bool WB, class Cast, Kernel Which>
 void kernel(const Type& t, int most) {
   const bool integer = t.kind != 'f';
-  const auto run = [&](const Case& c) { one<B, T, XB, WB, Cast, Hopper>(t, c); };
+  const auto run = [&](const Case& c) { one<B, T, XB, WB, Cast, Which>(t, c); };
   run({kFew, 70, 264, 32, integer ? 1 : 0, true, WB, 4, B < 7 ? 2 : 1, 3, 1, 2});
   if (most < 1) return;
   run({kAll, 70, 264, 128, 0, true, !XB, 4, 1, 5});
@@ -219,12 +235,14 @@ void kernel(const Type& t, int most) {
   run({{65, 8 * T + 1}, 290, 640, 0, 0, false, XB, 8, 1, 4});
 }
 
-// The type on both kernels, tiles of 16 tokens in one and of 64 in the other.
+// The type on all kernels, in tiles of different sizes.
 template <int B, bool XB, class Cast>
 void both(const Type& t, int most) {
-  kernel<B, 2, XB, XB, Cast, true>(t, most), kernel<B, 8, XB, XB, Cast, false>(t, most);
+  kernel<B, 2, XB, XB, Cast, Kernel::hopper>(t, most), kernel<B, 8, XB, XB, Cast, Kernel::portable>(t, most);
+  if constexpr (B % 4 == 0) kernel<B, XB ? 8 : 16, XB, XB, Cast, Kernel::wide>(t, most);
   if (most < 1) return;
-  kernel<B, 8, XB, XB, Cast, true>(t, most), kernel<B, 2, XB, XB, Cast, false>(t, most);
+  kernel<B, 8, XB, XB, Cast, Kernel::hopper>(t, most), kernel<B, 2, XB, XB, Cast, Kernel::portable>(t, most);
+  if constexpr (B % 4 == 0) kernel<B, XB ? 16 : 8, XB, XB, Cast, Kernel::wide>(t, most);
 }
 
 template <int B>
@@ -242,8 +260,8 @@ void width() {
       // f16 holds 5 exponent bits where the type's highest means infinity, too; else both become bf16.
       if (e < 5 || (B == 8 && e == 5)) both<B, false, FloatCast<B, false>>(t, 0);
       else
-        kernel<B, 2, false, true, FloatCast<B, true>, false>(t, 1),
-            kernel<B, 8, false, true, FloatCast<B, true>, false>(t, 0);
+        kernel<B, 2, false, true, FloatCast<B, true>, Kernel::portable>(t, 1),
+            kernel<B, 8, false, true, FloatCast<B, true>, Kernel::portable>(t, 0);
     }
   std::printf("%d bits\n", B);
   std::fflush(stdout);

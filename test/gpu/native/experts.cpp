@@ -166,7 +166,10 @@ bool has(Device& d, const Type& t, DType x, const char* kernel, int tokens) {
                                        (split             ? "_wide"
                                         : x == DType::f16 ? "_f16"
                                                           : "_bf16") +
-                                       (kernel[0] == 'h' ? "_h" : "_t") + std::to_string(tokens / 8));
+                                       (kernel[0] == 'w'   ? "_m"
+                                        : kernel[0] == 'h' ? "_h"
+                                                           : "_t") +
+                                       std::to_string(tokens / 8) + (kernel[0] == 'w' ? "_o" : ""));
 }
 
 void sweep(Device& d, bool quick, bool small, const std::string& filter) {
@@ -177,14 +180,16 @@ void sweep(Device& d, bool quick, bool small, const std::string& filter) {
     const bool integer = t.type.kind == QuantType::Kind::integer, is_u4 = t.name == "u4";
     const double middle = integer && !t.type.is_signed ? 1 << (t.type.bits - 1) : 0;
     for (DType x : {DType::f16, DType::bf16})
-      for (const char* kernel : {"hopper", "portable"})
-        for (int tokens : {16, 64}) {
+      for (const char* kernel : {"wide", "hopper", "portable"})
+        for (int tokens : {16, 64, 128}) {
           if (!has(d, t, x, kernel, tokens)) continue;
           Mixture c;
           c.tokens = tokens, c.kernel = kernel;
           c.of.dtype = x, c.of.scale_dtype = x;
           const auto one = [&](std::vector<int64_t> rows, int64_t n, int64_t k, int64_t group, int zeros, int blocks,
                                int runs = 1) {
+            // Zero points that do not leave in the wide kernel's pairs exactly.
+            if (kernel[0] == 'w' && (zeros == 2 || (zeros == 1 && x == DType::bf16))) zeros = 0;
             c.counts = std::move(rows), c.of.n = n, c.of.k = k, c.of.group = group, c.of.zeros = zeros;
             c.of.zero = zeros ? 0 : middle, c.blocks = blocks, c.of.bias = !c.of.bias;
             c.before = between(0, 3), c.behind = between(0, 3);
