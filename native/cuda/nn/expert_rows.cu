@@ -1,5 +1,6 @@
 // Rows of tokens sorted by expert: grouped, gathered, and added up again. Orders are those of the CPU. Up to 1024
 // routed rows, one block sees all of them: a decode step takes one launch to group and one to add up.
+#include "cuda/ptx/griddepcontrol.cuh"
 #include "cuda/ptx/shared_memory.cuh"
 #include "cuda/types.cuh"
 #include "cuda/warp_scan.cuh"
@@ -60,6 +61,7 @@ extern "C" __global__ void lpq_expert_offsets(const int* counts, int* offsets, i
 // memory: [experts] rows of each, then where its next goes; [count] experts of the rows.
 extern "C" __global__ void lpq_group_few(const int* indices, int count, int* offsets, int* rows, int experts,
                                          unsigned* fault) {
+  cuda::griddepcontrol_wait_and_launch();
   int* const next = shared_ints();
   int* const expert_of = next + experts;
   const int i = threadIdx.x;
@@ -82,6 +84,7 @@ extern "C" __global__ void lpq_group_few(const int* indices, int count, int* off
 #define LPQ_GATHER(type, name)                                                                                    \
   extern "C" __global__ void lpq_gather_##name(const type* x, const int* rows, type* y, int width, int divide,    \
                                                index_t limit, int parts, unsigned* fault) {                       \
+    cuda::griddepcontrol_wait_and_launch();                                                                       \
     const index_t m = blockIdx.x / parts;                                                                         \
     const int row = rows[m], part = static_cast<int>(blockIdx.x % parts);                                         \
     if (row < 0 || row / divide >= limit) {                                                                       \
@@ -106,6 +109,7 @@ extern "C" __global__ void lpq_invert_rows(const int* rows, int count, int* plac
 #define LPQ_SCATTER(type, name)                                                                                  \
   extern "C" __global__ void lpq_scatter_##name(const type* x, const int* place, const float* weights, float* y, \
                                                 int width, int divide, int parts) {                              \
+    cuda::griddepcontrol_wait_and_launch();                                                                      \
     int* const order = shared_ints();                                                                            \
     const index_t t = blockIdx.x / parts;                                                                        \
     if (threadIdx.x == 0) sort_places(place + t * divide, order, divide);                                        \
@@ -121,6 +125,7 @@ LPQ_EACH_TYPE(LPQ_SCATTER)
   extern "C" __global__ void lpq_scatter_few_##name(const type* x, const int* rows, const float* weights, float* y, \
                                                     int count, int width, int divide, int limit, int parts,         \
                                                     unsigned* fault) {                                              \
+    cuda::griddepcontrol_wait_and_launch();                                                                         \
     int* const place = shared_ints();                                                                               \
     int* const order = place + (divide + 3) / 4 * 4;                                                                \
     const index_t t = blockIdx.x / parts;                                                                           \

@@ -54,9 +54,9 @@ void group_by_expert(Call& call, CudaExec& exec) {
   uint32_t* fault =
       exec.fault("LPQ_NATIVE_ARGUMENT", "indices holds a value outside " + std::to_string(experts) + " experts");
   if (count <= kFewRows && experts <= 8192)
-    return exec.launch("lpq_group_few", {1}, {std::max<int64_t>(1, div_up(count, 32)) * 32},
-                       static_cast<unsigned>(experts + count) * 4, op.indices.data<int32_t>(), count,
-                       op.offsets.data<int32_t>(), op.rows.data<int32_t>(), experts, fault);
+    return exec.launch_after("lpq_group_few", {1}, {std::max<int64_t>(1, div_up(count, 32)) * 32},
+                             static_cast<unsigned>(experts + count) * 4, op.indices.data<int32_t>(), count,
+                             op.offsets.data<int32_t>(), op.rows.data<int32_t>(), experts, fault);
   const Scratch counts = exec.scratch(static_cast<size_t>(experts) * 4);
   int32_t* sums = counts.as<int32_t>();
   exec.launch("lpq_count_experts", {experts}, {512}, 0, op.indices.data<int32_t>(), count, sums, experts, fault);
@@ -73,8 +73,8 @@ void gather_rows(Call& call, CudaExec& exec) {
       exec.fault("LPQ_NATIVE_ARGUMENT", "rows holds a value outside x of " + std::to_string(limit) + " rows");
   const int64_t count = op.rows.dim(0);
   const int parts = row_parts(exec, count, width);
-  exec.launch("lpq_gather" + suffix(op.x), {count * parts}, {256}, 0, op.x.raw(), op.rows.data<int32_t>(), op.y.raw(),
-              width, divide, limit, parts, fault);
+  exec.launch_after("lpq_gather" + suffix(op.x), {count * parts}, {256}, 0, op.x.raw(), op.rows.data<int32_t>(),
+                    op.y.raw(), width, divide, limit, parts, fault);
 }
 
 void scatter_add_rows(Call& call, CudaExec& exec) {
@@ -90,9 +90,9 @@ void scatter_add_rows(Call& call, CudaExec& exec) {
   // Whole groups of four: the compiler reads the order four at a time.
   const auto order_bytes = static_cast<unsigned>(div_up(divide, 4) * 16);
   if (count <= kFewRows)
-    return exec.launch("lpq_scatter_few" + suffix(op.x), {tokens * parts}, {256}, 2 * order_bytes, op.x.raw(),
-                       op.rows.data<int32_t>(), op.weights.data<float>(), op.y.data<float>(), count, width, divide,
-                       limit, parts, fault);
+    return exec.launch_after("lpq_scatter_few" + suffix(op.x), {tokens * parts}, {256}, 2 * order_bytes, op.x.raw(),
+                             op.rows.data<int32_t>(), op.weights.data<float>(), op.y.data<float>(), count, width,
+                             divide, limit, parts, fault);
   const Scratch scratch = exec.scratch(static_cast<size_t>(limit) * 4);
   int32_t* place = scratch.as<int32_t>();
   if (limit > 0)
@@ -100,8 +100,8 @@ void scatter_add_rows(Call& call, CudaExec& exec) {
                               exec.stream()),
           "filling memory");
   exec.launch("lpq_invert_rows", {div_up(count, 256)}, {256}, 0, op.rows.data<int32_t>(), count, place, limit, fault);
-  exec.launch("lpq_scatter" + suffix(op.x), {tokens * parts}, {256}, order_bytes, op.x.raw(), place,
-              op.weights.data<float>(), op.y.data<float>(), width, divide, parts);
+  exec.launch_after("lpq_scatter" + suffix(op.x), {tokens * parts}, {256}, order_bytes, op.x.raw(), place,
+                    op.weights.data<float>(), op.y.data<float>(), width, divide, parts);
 }
 
 }  // namespace

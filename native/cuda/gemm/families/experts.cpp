@@ -140,15 +140,15 @@ void launch_portable(const ExpertProblem& p, const Plan& plan, CudaExec& exec) {
 void launch_hopper(const ExpertProblem& p, const Plan& plan, CudaExec& exec) {
   const auto& t = std::any_cast<const PackedTiles&>(plan.cut);
   const ExpertLaunch with(p, t, 64, exec);
-  exec.launch(kernel_of(p, t), {t.blocks}, {32 * (t.warps_n * t.warps_k + 4)}, t.shared, with.args, with.experts,
-              packed_maps(with.all(), p.bits, t));
+  exec.launch_after(kernel_of(p, t), {t.blocks}, {32 * (t.warps_n * t.warps_k + 4)}, t.shared, with.args, with.experts,
+                    packed_maps(with.all(), p.bits, t));
 }
 
 void launch_wide(const ExpertProblem& p, const Plan& plan, CudaExec& exec) {
   const auto& cut = std::any_cast<const WidePlan&>(plan.cut);
   const ExpertLaunch with(p, cut.args.width, cut.tiles, cut.blocks, cut.stages, 64, exec);
-  exec.launch(wide_kernel(p, cut), {cut.blocks}, {32 * cut.warps + 128}, cut.shared, with.args, cut.args, with.experts,
-              wide_maps(with.all(), p.bits, cut));
+  exec.launch_after(wide_kernel(p, cut), {cut.blocks}, {32 * cut.warps + 128}, cut.shared, with.args, cut.args,
+                    with.experts, wide_maps(with.all(), p.bits, cut));
 }
 
 void gemm_experts(Call& call, CudaExec& exec) {

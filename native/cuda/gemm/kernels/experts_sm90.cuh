@@ -9,6 +9,7 @@
 #include "cuda/gemm/kernels/experts/sums.cuh"
 #include "cuda/gemm/kernels/packed_sm90/producer.cuh"
 #include "cuda/gemm/kernels/packed_sm90/products.cuh"
+#include "cuda/ptx/griddepcontrol.cuh"
 #include "cuda/ptx/warps.cuh"
 
 namespace lpq::cuda {
@@ -20,6 +21,7 @@ template <int B, int T>
 __device__ __forceinline__ void produce_experts(const GemmPackedArgs& g, const ExpertItems<T>& items,
                                                 const PackedMaps& maps, const TmaStage& place,
                                                 const TmaPipeline& pipeline, uint32_t ring, int first, int last) {
+  fence_proxy_async();  // x was written by the operation before
   int item = first / g.steps, step = first % g.steps;
   ExpertItem of = items.at(item);
   PipelineState at;
@@ -52,8 +54,6 @@ __device__ __forceinline__ void gemm_experts_hopper(const GemmPackedArgs& g, con
   float* const sums = reinterpret_cast<float*>(stages + g.stages * place.bytes);  // [stages][warps_k][4 groups][8 T]
   float4* const exchange = reinterpret_cast<float4*>(sums + g.stages * g.warps_k * 32 * T);
 
-  int* const plan = reinterpret_cast<int*>(shared + 1024);
-  if (warp == 0) ExpertItems<T>::make(a, g.m, plan, lane);
   if (threadIdx.x == blockDim.x - 1) prefetch_maps(g, maps);
   if (threadIdx.x == 0) {
     for (int s = 0; s < g.stages; ++s) {
@@ -63,6 +63,9 @@ __device__ __forceinline__ void gemm_experts_hopper(const GemmPackedArgs& g, con
     fence_mbarrier_init();
     fence_proxy_async_shared();
   }
+  griddepcontrol_wait_and_launch();
+  int* const plan = reinterpret_cast<int*>(shared + 1024);
+  if (warp == 0) ExpertItems<T>::make(a, g.m, plan, lane);
   __syncthreads();
   const ExpertItems<T> items(plan, a.experts, g.strips);
   const EvenRuns runs = items.runs(g.steps, gridDim.x);

@@ -10,6 +10,7 @@
 #include "cuda/gemm/kernels/wide/products.cuh"
 #include "cuda/gemm/pipeline.cuh"
 #include "cuda/gemm/tma_stage.cuh"
+#include "cuda/ptx/griddepcontrol.cuh"
 #include "cuda/ptx/warps.cuh"
 
 namespace lpq::cuda {
@@ -22,6 +23,7 @@ __device__ __forceinline__ void produce_experts_wide(const GemmPackedArgs& g, co
                                                      const ExpertItems<T>& items, const PackedMaps& maps,
                                                      const TmaStage& place, int per_block, const TmaPipeline& pipeline,
                                                      uint32_t ring, int first, int last) {
+  fence_proxy_async();  // x was written by the operation before
   int item = first / g.k_blocks, kb = first % g.k_blocks;
   ExpertItem of = items.at(item);
   PipelineState at;
@@ -54,14 +56,15 @@ __device__ __forceinline__ void gemm_experts_wide(const GemmPackedArgs& g, const
   const uint32_t barriers = shared_address(shared), ring = barriers + 1024 + expert_plan_bytes(experts.experts);
   const TmaPipeline pipeline{barriers, barriers + 8 * kWideStages};
 
-  int* const plan = reinterpret_cast<int*>(shared + 1024);
-  if (warp == 0) ExpertItems<T>::make(experts, g.m, plan, lane);
   if (threadIdx.x == blockDim.x - 1) prefetch_maps(g, maps);
   if (threadIdx.x == 0) {
     for (int s = 0; s < g.stages; ++s) pipeline.init(s, warps);
     fence_mbarrier_init();
     fence_proxy_async_shared();
   }
+  griddepcontrol_wait_and_launch();
+  int* const plan = reinterpret_cast<int*>(shared + 1024);
+  if (warp == 0) ExpertItems<T>::make(experts, g.m, plan, lane);
   __syncthreads();
   const ExpertItems<T> items(plan, experts.experts, g.strips);
   const EvenRuns runs = items.runs(g.k_blocks, gridDim.x);
