@@ -24,54 +24,63 @@ for (const { from, to, products } of sampled('the kernels of experts on the host
     },
   );
 
-const KERNELS = ['int4_f16_t2', 'int4_f16_t8', 'float6_bf16_t2'];
-const made = fakeCuda(KERNELS.map((name) => `lpq_experts_${name}`));
+/**
+ * What runs for each product of fake-cuda/experts.ts: tiles of 64 tokens from more than 32 rows an expert on, of 128 from more than 128, or
+ * what is asked for.
+ */
+const DEVICES = {
+  '80': ['int4_f16_t2', 'int4_f16_t8', 'int4_f16_t8', 'float6_bf16_t2', 'int4_f16_t8', 'int4_f16_t2', 'int4_f16_t2'],
+  '90': [
+    'int4_f16_h2',
+    'int4_f16_m8_o',
+    'int4_f16_h8',
+    'float6_bf16_h2',
+    'int4_f16_m16_g',
+    'int4_f16_h2',
+    'int4_f16_h2',
+  ],
+} as const;
+const made = fakeCuda(
+  Object.values(DEVICES).flatMap((names) => names.map((name) => `lpq_experts_${name}`)),
+  { hopper: true },
+);
 const fake = made as FakeCuda;
 if (typeof made !== 'string') after(() => fake.remove());
+let kernels: ReturnType<FakeCuda['simulated']> | undefined;
 
-test('the operation of experts launches what the CPU computes, run on a simulated device', (t) => {
-  if (typeof made === 'string') return t.skip(made);
-  const kernels = fake.simulated('experts');
-  if (typeof kernels === 'string') return t.skip(kernels);
-  const script = fileURLToPath(new URL('./fake-cuda/experts.js', import.meta.url));
-  const env = {
-    ...process.env,
-    ...fake.env,
-    FAKE_CUDA_KERNELS: kernels.file,
-    FAKE_CUDA_ARCH: '80',
-    FAKE_CUDA_TRACE: '1',
-  };
-  const run = spawnSync(process.execPath, [script], { encoding: 'utf8', env });
-  assert.equal(run.status, 0, run.stderr);
-  const launched = complaints(run.stderr).trim().split('\n');
-  // Tiles of 64 tokens from more than 32 rows an expert on, or where they are asked for.
-  const names = ['int4_f16_t2', 'int4_f16_t8', 'int4_f16_t8', 'float6_bf16_t2', 'int4_f16_t2', 'int4_f16_t2'];
-  assert.deepEqual(
-    launched.filter((name) => name.startsWith('lpq_experts_')),
-    names.map((name) => `lpq_experts_${name}`),
-  );
-  // Up to 1024 rows one launch groups, and one adds up.
-  assert.deepEqual(
-    launched.filter((name) => /group|count|offsets|invert|scatter/.test(name)),
-    [
-      ...Array.from({ length: 4 }, () => ['lpq_group_few', 'lpq_scatter_few_f32']).flat(),
-      'lpq_invert_rows',
-      'lpq_scatter_f32',
-      'lpq_group_few',
-      'lpq_group_few',
-    ],
-  );
-  const lines = run.stdout.trim().split('\n');
-  const near = lines.filter((line) => / experts: /.test(line));
-  assert.equal(near.length, 4);
-  // Both round once; sums of a few hundred terms in fp32 in another order differ by less than that.
-  for (const line of near) assert.ok(Number(/: (.+)$/.exec(line)![1]) <= 2.1, line);
-  const refused = lines.filter((line) =>
-    /^refused LPQ_NATIVE_ARGUMENT: .*offsets do not ascend from 0 or more to at most 7/.test(line),
-  );
-  assert.equal(refused.length, 2, run.stdout);
-  const same = lines.filter((line) => /^rows .*: true$/.test(line));
-  assert.equal(same.length, 5, run.stdout);
-  const outside = lines.filter((line) => /^refused LPQ_NATIVE_ARGUMENT: .*a value outside 3 experts/.test(line));
-  assert.equal(outside.length, 2, run.stdout);
-});
+for (const [arch, names] of Object.entries(DEVICES))
+  test(`the operations of experts launch what the CPU computes, run on a simulated device of ${arch}`, (t) => {
+    if (typeof made === 'string') return t.skip(made);
+    kernels ??= fake.simulated('experts');
+    if (typeof kernels === 'string') return t.skip(kernels);
+    const script = fileURLToPath(new URL('./fake-cuda/experts.js', import.meta.url));
+    const settings = { FAKE_CUDA_KERNELS: kernels.file, FAKE_CUDA_ARCH: arch, FAKE_CUDA_TRACE: '1' };
+    const env = { ...process.env, ...fake.env, ...settings };
+    const run = spawnSync(process.execPath, [script], { encoding: 'utf8', env });
+    assert.equal(run.status, 0, run.stderr);
+    const launched = complaints(run.stderr)
+      .trim()
+      .split('\n')
+      .map((line) => line.replace(/^lpq_| early$/g, ''));
+    assert.deepEqual(
+      launched.filter((name) => name.startsWith('experts_')),
+      names.map((name) => `experts_${name}`),
+    );
+    // Up to 1024 rows one launch groups, and one adds up.
+    const few = Array.from({ length: 4 }, () => ['group_few', 'scatter_few_f32']).flat();
+    assert.deepEqual(
+      launched.filter((name) => /group|count|offsets|invert|scatter/.test(name)),
+      [...few, 'invert_rows', 'scatter_f32', 'group_few', 'group_few'],
+    );
+    const lines = run.stdout.trim().split('\n');
+    const near = lines.filter((line) => / experts: /.test(line));
+    assert.equal(near.length, 5);
+    // Both round once, and so are at most one unit in the last place apart, 2^-10 of a number in f16, 2^-7 in bf16; sums of a few
+    // hundred terms in fp32 in another order add a hundredth of that.
+    for (const line of near) assert.ok(Number(/: (.+)$/.exec(line)![1]) <= 2.1, line);
+    const refused = (sentence: string) =>
+      lines.filter((line) => line.startsWith('refused LPQ_NATIVE_ARGUMENT: ') && line.endsWith(sentence)).length;
+    assert.equal(refused('offsets do not ascend from 0 or more to at most 7'), 2, run.stdout);
+    assert.equal(refused('a value outside 3 experts'), 2, run.stdout);
+    assert.equal(lines.filter((line) => /^rows .*: true$/.test(line)).length, 5, run.stdout);
+  });

@@ -1,4 +1,4 @@
-// The kernels of experts without wgmma (native/cuda/gemm/kernels/experts.cuh) and of their rows
+// The kernels of experts (native/cuda/gemm/kernels/experts*.cuh) and of their rows
 // (native/cuda/nn/expert_rows.cu) run by the host for the fake driver: what the operations launch, with the arguments
 // that they launch it with.
 #include <mutex>
@@ -7,6 +7,9 @@
 
 #include "asynchronous.h"
 #include "cuda/gemm/kernels/experts.cuh"
+#include "cuda/gemm/kernels/experts_sm90.cuh"
+#include "cuda/gemm/kernels/experts_wide.cuh"
+#include "cuda/gemm/kernels/pad_rows.cu"
 #include "cuda/nn/expert_rows.cu"
 
 #define LPQ_WEIGHTS_BF16 false
@@ -15,6 +18,11 @@ LPQ_EXPERTS(int4_f16, 8, 256, 4, false, IntCast)
 #undef LPQ_WEIGHTS_BF16
 #define LPQ_WEIGHTS_BF16 true
 LPQ_EXPERTS(float6_bf16, 2, 512, 6, true, FloatCast)
+LPQ_EXPERTS_HOPPER(int4_f16, 2, 4, false, IntCast)
+LPQ_EXPERTS_HOPPER(int4_f16, 8, 4, false, IntCast)
+LPQ_EXPERTS_HOPPER(float6_bf16, 2, 6, true, FloatCast)
+LPQ_EXPERTS_WIDE(int4_f16, 8, 4, false, IntCast, _o, true)
+LPQ_EXPERTS_WIDE(int4_f16, 16, 4, false, IntCast, _g, false)
 
 namespace {
 
@@ -42,9 +50,17 @@ extern "C" __attribute__((visibility("default"))) void fake_kernel(const char* n
   const std::string kernel = name;
   const auto product = [&](auto function) { run(function, grid, grid, threads, shared, arguments); };
   const auto rows = [&](auto function) { run(function, grid, 1, threads, shared, arguments); };
-  if (kernel == "lpq_experts_int4_f16_t2") product(lpq_experts_int4_f16_t2);
-  if (kernel == "lpq_experts_int4_f16_t8") product(lpq_experts_int4_f16_t8);
-  if (kernel == "lpq_experts_float6_bf16_t2") product(lpq_experts_float6_bf16_t2);
+#define LPQ_PRODUCT(name) \
+  if (kernel == "lpq_experts_" #name) product(lpq_experts_##name);
+  LPQ_PRODUCT(int4_f16_t2)
+  LPQ_PRODUCT(int4_f16_t8)
+  LPQ_PRODUCT(float6_bf16_t2)
+  LPQ_PRODUCT(int4_f16_h2)
+  LPQ_PRODUCT(int4_f16_h8)
+  LPQ_PRODUCT(float6_bf16_h2)
+  LPQ_PRODUCT(int4_f16_m8_o)
+  LPQ_PRODUCT(int4_f16_m16_g)
+  if (kernel == "lpq_pad_rows") rows(lpq_pad_rows);
   if (kernel == "lpq_group_few") rows(lpq_group_few);
   if (kernel == "lpq_expert_offsets") rows(lpq_expert_offsets);
   if (kernel == "lpq_invert_rows") rows(lpq_invert_rows);

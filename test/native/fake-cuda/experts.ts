@@ -70,6 +70,7 @@ for (const each of [
   { type: 'i4', x: 'f16', counts: [100, 0, 1, 70], n: 290, k: 520, group: 128 },
   { type: 'i4', x: 'f16', counts: [3, 20], n: 33, k: 392, group: 0, tokens: 64 },
   { type: 'f6e3m2', x: 'bf16', counts: [0, 30, 2, 0], n: 40, k: 128, group: 64 },
+  { type: 'u4', x: 'f16', counts: [260], n: 296, k: 200, group: 64 },
 ] as const satisfies readonly Case[]) {
   const offsets = [2];
   for (const count of each.counts) offsets.push(offsets.at(-1)! + count);
