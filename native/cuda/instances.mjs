@@ -67,7 +67,7 @@ const split = [7, 8].map((bits) => ({
   ],
 }));
 
-/** Experts: tiles of 16 and of 64 tokens, of every type that gemm_packed takes; of 4 and 8 bits strips of many tokens, as wide. */
+/** Experts: tiles of 16 and of 64 tokens, of every type that gemm_packed takes; of 4 and 8 bits, and integers of 2 and 3, strips of many tokens, as wide. */
 const expertHeaders = ['experts', 'experts_sm90', 'experts_wide'].map((name) => `cuda/gemm/kernels/${name}.cuh`);
 const EXPERTS = PACKED.filter(([tiles]) => tiles === 2 || tiles === 8);
 const experts = [
@@ -83,7 +83,7 @@ const experts = [
           call('LPQ_EXPERTS_PORTABLE', name, tiles, threads, bits, bf16, cast),
           call('LPQ_EXPERTS_HOPPER', name, tiles, bits, bf16, cast),
         ]),
-        ...(bits % 4 === 0 ? ['_o', '_g'] : []).flatMap((form) =>
+        ...(bits % 4 === 0 || (kind === 'int' && (bits === 2 || bits === 3)) ? ['_o', '_g'] : []).flatMap((form) =>
           [8, 16].map((tiles) => call('LPQ_EXPERTS_WIDE', name, tiles, bits, bf16, cast, form, form === '_o')),
         ),
       ],

@@ -239,10 +239,10 @@ void kernel(const Type& t, int most) {
 template <int B, bool XB, class Cast>
 void both(const Type& t, int most) {
   kernel<B, 2, XB, XB, Cast, Kernel::hopper>(t, most), kernel<B, 8, XB, XB, Cast, Kernel::portable>(t, most);
-  if constexpr (B % 4 == 0) kernel<B, XB ? 8 : 16, XB, XB, Cast, Kernel::wide>(t, most);
+  if constexpr (B % 4 == 0 || B == 2 || B == 3) kernel<B, XB ? 8 : 16, XB, XB, Cast, Kernel::wide>(t, most);
   if (most < 1) return;
   kernel<B, 8, XB, XB, Cast, Kernel::hopper>(t, most), kernel<B, 2, XB, XB, Cast, Kernel::portable>(t, most);
-  if constexpr (B % 4 == 0) kernel<B, XB ? 16 : 8, XB, XB, Cast, Kernel::wide>(t, most);
+  if constexpr (B % 4 == 0 || B == 2 || B == 3) kernel<B, XB ? 16 : 8, XB, XB, Cast, Kernel::wide>(t, most);
 }
 
 template <int B>
