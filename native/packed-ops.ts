@@ -36,7 +36,37 @@ export const packedOps = {
       hasBias: bias !== undefined,
     }),
 
-  /** The same from MARLIN's bytes (native/ops/gemm_marlin.h). */
+  /**
+   * y[m] = x[m] Wᵀ + bias of the expert whose rows `offsets` I32 [E+1] says are there; weights, scales and zero points of all experts of one
+   * form, [E, ...], bias [E,N] (native/ops/gemm_experts.h). `tokens`: of a tile.
+   */
+  gemmExperts: (
+    rt: NativeRuntime,
+    x: Tensor,
+    offsets: Tensor,
+    w: { weights: Tensor; scales: Tensor; zeros?: Tensor },
+    bias: Tensor | undefined,
+    y: Tensor,
+    type: OpParams,
+    p: {
+      groupSize: number;
+      zero?: number;
+      warpsN?: number;
+      warpsK?: number;
+      stages?: number;
+      blocks?: number;
+      tokens?: 16 | 64 | 128;
+      kernel?: 'wide' | 'hopper' | 'portable';
+    },
+  ) =>
+    rt.enqueue(
+      'gemm_experts',
+      [x, offsets, w.weights, w.scales, ...(w.zeros ? [w.zeros] : []), ...(bias ? [bias] : [])],
+      [y],
+      { ...type, ...p, hasZeros: w.zeros !== undefined, hasBias: bias !== undefined },
+    ),
+
+  /** gemmPacked from MARLIN's bytes (native/ops/gemm_marlin.h). */
   gemmMarlin: (
     rt: NativeRuntime,
     x: Tensor,

@@ -60,6 +60,7 @@ function* jobs() {
     yield checked('attention', 'lpq_gpu_attention', '--small');
     yield checked('attention_backward', 'lpq_gpu_attention_backward', '--small');
     yield checked('act', 'lpq_gpu_act', '--quick');
+    yield checked('experts', 'lpq_gpu_experts', '--small');
     for (const kernel of ['sparse', 'marlin', 'turbomind'])
       yield checked(kernel, 'lpq_gpu_kernels', size, '--kernel', kernel);
     for (const [kernel, type] of SANITIZED)
@@ -68,6 +69,7 @@ function* jobs() {
   yield ['attention', 'lpq_gpu_attention', quick];
   yield ['attention_backward', 'lpq_gpu_attention_backward', []];
   yield ['act', 'lpq_gpu_act', quick];
+  yield ['experts', 'lpq_gpu_experts', quick];
   yield ['chosen', 'lpq_gpu_kernels', ['--quick']];
   for (const kernel of ['marlin', 'turbomind', 'sparse'])
     yield [kernel, 'lpq_gpu_kernels', [...quick, '--kernel', kernel]];

@@ -3,7 +3,7 @@ import { LpqError, notTaken } from '../../src/core/error.js';
 import type { QuantType } from '../../src/core/quant-type.js';
 import { multipliesCodes } from '../../src/model/packed.js';
 import type { ModelPlan } from '../../src/model/plan.js';
-import type { ModelGraph } from '../../src/model/program.js';
+import type { BlockWeights, ModelGraph } from '../../src/model/program.js';
 import { parseTypes } from '../kernels/cases.js';
 import { listed } from '../lists.js';
 
@@ -95,7 +95,7 @@ export function expertTables({ blocks }: ModelPlan): Map<string, number> {
   );
 }
 
-/** Whether a step sends tokens to experts: how many rows each has is read back while the step is enqueued. */
-export function hasExperts({ blocks }: ModelPlan): boolean {
-  return blocks.some(({ mlp }) => mlp.kind === 'experts');
+/** Whether a step reads back how many rows each expert has while it is enqueued: experts that are not stacked. */
+export function readsCounts({ blocks }: ModelPlan, weights: readonly BlockWeights[]): boolean {
+  return blocks.some(({ mlp }, i) => mlp.kind === 'experts' && (weights[i]?.stacked?.size ?? 0) < 2);
 }

@@ -14,7 +14,7 @@ import type { KvScheme } from '../../src/model/source.js';
 import { Noise } from '../kernels/operands.js';
 import { type BenchEvents, benchRecord } from '../record.js';
 import type { ModelShape } from '../shapes.js';
-import { expertTables, hasExperts, requireForm, requireHead, type WeightForm } from './forms.js';
+import { expertTables, readsCounts, requireForm, requireHead, type WeightForm } from './forms.js';
 import { Scratch } from './memory.js';
 import { record } from './record.js';
 import type { ModelBench, ModelRow } from './schema.js';
@@ -54,8 +54,9 @@ interface Point {
 const ID_STEP = 7919;
 
 /**
- * Times steps of a model with random weights: our graph, recorded once and replayed by the device where it can; of a mixture with the experts
- * that the recorded step chose, and without the time in which the host reads their counts back. Throws LPQ_DEVICE for caches of few bits on the
+ * Times steps of a model with random weights: our graph, recorded once and replayed by the device where it can; of a mixture
+ * whose experts are multiplied one by one with those that the recorded step chose, and without the time in which the host reads their
+ * counts back. Throws LPQ_DEVICE for caches of few bits on the
  * CPU, LPQ_CONFIG, and what requireForm and requireHead throw.
  */
 export async function benchModel(
@@ -146,7 +147,7 @@ async function measure(
   { shape, passes, blocks }: ModelBenchRequest,
 ): Promise<ModelRow> {
   const { form, kv, phase, m, context } = point;
-  const recorder = record(rt, hasExperts(plan));
+  const recorder = record(rt, readsCounts(plan, model.blocks));
   const { runtime, calls } = recorder;
   const count = phase === 'prefill' ? context : 1;
   const scheme = kv === 16 ? undefined : schemeOf(plan, kv);

@@ -13,6 +13,7 @@ import { tensorsOf } from '../../src/model/packed.js';
 import type { BlockWeights, ModelGraph } from '../../src/model/program.js';
 import { joinSiblings } from '../../src/model/siblings.js';
 import type { WeightSource } from '../../src/model/source.js';
+import { stackExperts } from '../../src/model/stacked-experts.js';
 import { disposeWeights } from '../../src/model/weights.js';
 import type { Noise } from '../kernels/operands.js';
 import type { PackedForm, WeightForm } from './forms.js';
@@ -83,6 +84,7 @@ export async function randomModel(
         } else weights.set(name, fill(shape));
       }
       await joinSiblings(rt, block, weights);
+      stackExperts(rt, block, weights);
       await rt.sync();
     }
   } catch (error) {
@@ -107,8 +109,13 @@ function expertsInTurn(shape: readonly number[], experts: number): Int32Array {
 
 /** Bytes of the tensors. */
 export function weightBytes(weights: BlockWeights): number {
-  const packed = [...(weights.packed?.values() ?? [])].flatMap((each) => Object.values(tensorsOf(each)));
-  return [...weights.values(), ...packed].reduce((sum, tensor) => sum + tensor.byteLength, 0);
+  const stacked = [...(weights.stacked?.values() ?? [])];
+  const packed = [...(weights.packed?.values() ?? []), ...stacked.map(({ packed }) => packed)];
+  const tensors = [
+    ...packed.flatMap((each) => Object.values(tensorsOf(each))),
+    ...stacked.flatMap(({ bias }) => bias ?? []),
+  ];
+  return [...weights.values(), ...tensors].reduce((sum, tensor) => sum + tensor.byteLength, 0);
 }
 
 interface Place {

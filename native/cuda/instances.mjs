@@ -67,6 +67,36 @@ const split = [7, 8].map((bits) => ({
   ],
 }));
 
+/** Experts: tiles of 16 and of 64 tokens, of every type that gemm_packed takes; of 4 and 8 bits, and integers of 2 and 3, strips of many tokens, as wide. */
+const expertHeaders = ['experts', 'experts_sm90', 'experts_wide'].map((name) => `cuda/gemm/kernels/${name}.cuh`);
+const EXPERTS = PACKED.filter(([tiles]) => tiles === 2 || tiles === 8);
+const experts = [
+  ...codesAndActivations.map(({ kind, bits, dtype, bf16 }) => {
+    const [name, cast] = [`${kind}${bits}_${dtype}`, kind === 'int' ? 'IntCast' : 'FloatCast'];
+    return {
+      name: `experts_${name}`,
+      header: expertHeaders[0],
+      headers: expertHeaders,
+      defines: { LPQ_WEIGHTS_BF16: bf16 },
+      calls: [
+        ...EXPERTS.flatMap(([tiles, threads]) => [
+          call('LPQ_EXPERTS_PORTABLE', name, tiles, threads, bits, bf16, cast),
+          call('LPQ_EXPERTS_HOPPER', name, tiles, bits, bf16, cast),
+        ]),
+        ...(bits % 4 === 0 || (kind === 'int' && (bits === 2 || bits === 3)) ? ['_o', '_g'] : []).flatMap((form) =>
+          [8, 16].map((tiles) => call('LPQ_EXPERTS_WIDE', name, tiles, bits, bf16, cast, form, form === '_o')),
+        ),
+      ],
+    };
+  }),
+  ...[7, 8].map((bits) => ({
+    name: `experts_float${bits}_split`,
+    header: expertHeaders[0],
+    defines: { LPQ_WEIGHTS_BF16: true },
+    calls: EXPERTS.map((sizes) => call('LPQ_EXPERTS', `float${bits}_wide`, ...sizes, bits, false, 'FloatCast')),
+  })),
+];
+
 /** Many tokens by wgmma: c without zero points, z with; tiles of 8 tokens, 16-row halves a warp, pairs of warpgroups. */
 const scaled = codesAndActivations.map(({ kind, bits, dtype, bf16 }) => {
   const int4 = kind === 'int' && bits === 4;
@@ -252,6 +282,7 @@ const attention = [
 export const INSTANCES = [
   ...packed,
   ...split,
+  ...experts,
   ...scaled,
   ...large,
   ...stripes,

@@ -7,6 +7,7 @@ import { settlePacked } from '../model/packed.js';
 import type { Block, BlockWeights, ModelGraph } from '../model/program.js';
 import { joinSiblings } from '../model/siblings.js';
 import type { WeightSource } from '../model/source.js';
+import { stackExperts } from '../model/stacked-experts.js';
 import { disposeWeights, loadWeights } from '../model/weights.js';
 
 /** A model whose weights all stay on the runtime's device. */
@@ -20,7 +21,7 @@ export interface ResidentModel {
 
 /**
  * Reads every weight; the caller disposes of the model with disposeResident. `join`: linears that read one input become one
- * (model/siblings.ts). On the CPU weights of 16 bits are held as products of few rows read them (model/banded.ts). Throws what
+ * (model/siblings.ts), and the experts of a stage (model/stacked-experts.ts). On the CPU weights of 16 bits are held as products of few rows read them (model/banded.ts). Throws what
  * openModel and the source throw.
  */
 export async function loadResident(
@@ -38,7 +39,10 @@ export async function loadResident(
     for (const block of graph.blocks) {
       const weights = await loadWeights(rt, source, block.tensors.keys(), graph.transposed);
       blocks.push(weights);
-      if (join) await joinSiblings(rt, block, weights);
+      if (join) {
+        await joinSiblings(rt, block, weights);
+        stackExperts(rt, block, weights);
+      }
       await settlePacked(rt, weights);
       bandLinears(rt, weights, linearsOf(block, weights));
       tell('loading block', blocks.length, graph.blocks.length);

@@ -1,6 +1,7 @@
-import { type NativeRuntime, readTyped, type Tensor, uploadTyped } from '../../native/binding.js';
+import { type NativeRuntime, type Tensor, uploadTyped } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { coveringTokens, rowsOf } from './coverage.js';
+import { DOWN, GATE_UP, innerOf, innerOfAll, outOfAll, type Routed, type Routing, split } from './expert-products.js';
 import {
   addBranches,
   apartTensors,
@@ -10,9 +11,7 @@ import {
   routerScores,
   scaleChosen,
 } from './experts-apart.js';
-import { applyGate } from './gate.js';
-import type { LinearPlan } from './plan.js';
-import { type ExpertPlan, type ExpertsPlan, expertInto } from './plan-experts.js';
+import { type ExpertsPlan, expertInto } from './plan-experts.js';
 import type { BlockState, BlockWeights, Feed, Stage } from './program.js';
 import { type SharedExpert, type SharedInner, sharedExpert, sharedTensors } from './shared-expert.js';
 import { SHORTCUT } from './shortcut.js';
@@ -32,19 +31,6 @@ export function expertsTensors(plan: ExpertsPlan): [string, readonly number[]][]
     ...apartTensors(plan.apart, plan.experts.length),
   ];
 }
-
-/** Where tokens go: rows of all experts stand one after another, expert e's at offsets[e] .. offsets[e+1]. */
-interface Routing {
-  /** [T*k, C]: the normalised input of each routed row. */
-  readonly x: Tensor;
-  /** I32 [T*k]: flat index t*k+j of each row, f32 [T,k]: its weights, I32 [E+1]. */
-  readonly rows: Tensor;
-  readonly weights: Tensor;
-  readonly offsets: Tensor;
-}
-
-/** `same`: what idle experts hand on, [T,C]. */
-type Routed = Omit<Routing, 'x'> & { readonly inner: Tensor; readonly same?: Tensor };
 
 const idle = ({ router, experts }: ExpertsPlan): number => router.n - experts.length;
 
@@ -115,22 +101,6 @@ function routeByRoots(
   ops.routeRoot(rt, { ...from, ids, table }, to, { k, scale });
 }
 
-/** Calls `each` with a view of the rows of every expert in x [T*k, width]; the callee disposes of it. */
-async function split(
-  rt: NativeRuntime,
-  x: Tensor,
-  offsets: Tensor,
-  each: (expert: number, rows: Tensor, first: number) => unknown,
-): Promise<void> {
-  // How many rows each expert has is needed here, before anything can be enqueued for it.
-  const bounds = await readTyped<Int32Array>(rt, offsets);
-  const width = x.shape[1] as number;
-  for (let e = 0; e + 1 < bounds.length; e++) {
-    const first = bounds[e] as number;
-    each(e, x.view([(bounds[e + 1] as number) - first, width], first * width), first);
-  }
-}
-
 /** The tokens of experts to which too few are sent (coverage.ts); [] without a coverage. */
 async function covering(
   rt: NativeRuntime,
@@ -147,48 +117,9 @@ async function covering(
   return tokens;
 }
 
-/** An expert's hidden activations of rows x, which stay the caller's. */
-function innerOf(rt: NativeRuntime, plan: ExpertsPlan, weights: BlockWeights, e: number, x: Tensor): Tensor {
-  const expert = plan.experts[e] as ExpertPlan;
-  const gate = rt.allocate(rt.activationDtype, [x.shape[0] as number, plan.intermediate]);
-  const up = rt.allocate(gate.dtype, gate.shape);
-  applyInto(rt, weights, expert, x, { gate, up, first: 0 });
-  applyGate(rt, plan.gate, gate, up);
-  up.dispose();
-  return gate;
-}
-
-/** What gate and up of one expert make of its rows; up alone where there is no gate. */
-function applyInto(
-  rt: NativeRuntime,
-  weights: BlockWeights,
-  expert: ExpertPlan,
-  rows: Tensor,
-  { gate, up, first }: { gate: Tensor; up: Tensor; first: number },
-): void {
-  if (expert.gate) applyTo(rt, weights, expert.gate, rows, gate, first);
-  applyTo(rt, weights, expert.up, rows, expert.gate ? up : gate, first);
-}
-
-/** A linear of one expert, from its rows into its part of `whole` [T*k, N]. */
-function applyTo(
-  rt: NativeRuntime,
-  weights: BlockWeights,
-  linear: LinearPlan,
-  rows: Tensor,
-  whole: Tensor,
-  first: number,
-): void {
-  const [count] = rows.shape as [number];
-  if (count === 0) return;
-  const y = whole.view([count, linear.n], first * linear.n);
-  applyLinear(rt, weights, linear, rows, { y, accumulate: false });
-  y.dispose();
-}
-
 function gateUpStage(plan: ExpertsPlan, shared: SharedExpert | undefined): Stage {
   return {
-    id: 'experts.gate_up',
+    id: GATE_UP,
     feeds: [...feeds(plan, 'gate_up'), ...(shared ? [shared.gateUp] : [])],
     async capture(rt, weights, state, coverage = 0) {
       const read = expertInputs(rt, weights, plan, state);
@@ -212,39 +143,12 @@ function gateUpStage(plan: ExpertsPlan, shared: SharedExpert | undefined): Stage
       const beside = shared ? shared.inner(rt, weights, read.shared) : {};
       const same = idle(plan) > 0 ? { same: read.experts.view(read.experts.shape) } : undefined;
       disposeInputs(read);
-      const gate = rt.allocate(rt.activationDtype, [x.shape[0] as number, plan.intermediate]);
-      const up = rt.allocate(gate.dtype, gate.shape);
-      await split(rt, x, routed.offsets, (e, rows, first) => {
-        const expert = plan.experts[e];
-        if (expert) applyInto(rt, weights, expert, rows, { gate, up, first });
-        rows.dispose();
-      });
       // Rows of idle experts hold nothing that is read.
-      applyGate(rt, plan.gate, gate, up);
+      const inner = await innerOfAll(rt, plan, weights, x, routed.offsets);
       x.dispose();
-      up.dispose();
-      return { ...state, aux: { ...routed, inner: gate, ...same, ...beside } };
+      return { ...state, aux: { ...routed, inner, ...same, ...beside } };
     },
   };
-}
-
-/** Rows first .. first + count of out [T*k, C]: what the tokens they are of read. */
-function handOn(
-  rt: NativeRuntime,
-  { routing: { perToken: divide } }: ExpertsPlan,
-  same: Tensor,
-  rows: Tensor,
-  out: Tensor,
-  first: number,
-  count: number,
-): void {
-  if (count === 0) return;
-  const width = out.shape[1] as number;
-  const [which, to] = [rows.view([count], first), out.view([count, width], first * width)];
-  const read = rt.allocate(same.dtype, to.shape);
-  ops.gatherRows(rt, same, which, read, { divide });
-  ops.cast(rt, read, to);
-  for (const tensor of [read, which, to]) tensor.dispose();
 }
 
 function zeros(rt: NativeRuntime, shape: readonly number[]): Tensor {
@@ -276,7 +180,7 @@ function addExperts(
 
 function downStage(plan: ExpertsPlan, shared: SharedExpert | undefined, handsOn: boolean): Stage {
   return {
-    id: 'experts.down',
+    id: DOWN,
     feeds: [...feeds(plan, 'down'), ...(shared ? [shared.down] : [])],
     async capture(rt, weights, state, coverage = 0) {
       const routed = state.aux as unknown as Routed;
@@ -301,13 +205,7 @@ function downStage(plan: ExpertsPlan, shared: SharedExpert | undefined, handsOn:
     },
     async advance(rt, weights, state) {
       const routed = state.aux as unknown as Routed;
-      const out = rt.allocate('f32', [routed.inner.shape[0] as number, plan.latent?.back.k ?? plan.router.k]);
-      await split(rt, routed.inner, routed.offsets, (e, rows, first) => {
-        const expert = plan.experts[e];
-        if (expert) applyTo(rt, weights, expert.down, rows, out, first);
-        else if (routed.same) handOn(rt, plan, routed.same, routed.rows, out, first, rows.shape[0] as number);
-        rows.dispose();
-      });
+      const out = await outOfAll(rt, plan, weights, routed);
       const aside = handsOn ? zeros(rt, state.h.shape) : undefined;
       addBranches(rt, weights, plan, shared, state, (to) => addExperts(rt, weights, plan, routed, out, aside ?? to));
       out.dispose();

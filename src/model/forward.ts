@@ -5,6 +5,7 @@ import { checkIds, type TokenBatch } from './batch.js';
 import type { Block, BlockState, BlockWeights, ModelGraph } from './program.js';
 import { joinSiblings } from './siblings.js';
 import type { WeightSource } from './source.js';
+import { stackExperts } from './stacked-experts.js';
 import { disposeWeights, loadWeights } from './weights.js';
 
 export interface ForwardHooks {
@@ -71,7 +72,10 @@ export async function runForward(
     for (const block of graph.blocks) {
       const weights = await loadWeights(rt, source, block.tensors.keys(), graph.transposed);
       try {
-        if (rt.device !== 'cpu') await joinSiblings(rt, block, weights);
+        if (rt.device !== 'cpu') {
+          await joinSiblings(rt, block, weights);
+          stackExperts(rt, block, weights);
+        }
         for (let i = 0; i < states.length; i++) {
           tell(`block ${block.index + 1} of ${graph.blocks.length}, batch`, i, states.length);
           states[i] = await runBlock(rt, block, weights, states[i] as BlockState);

@@ -20,6 +20,12 @@ export function tensorsOf(packed: PackedWeight): Record<string, Tensor> {
   return Object.fromEntries(packed.kernel.tensors.flatMap((name) => (fields[name] ? [[name, fields[name]]] : [])));
 }
 
+/** What must be one thing for weights to be joined: the kernel and its settings, type, groups, inputs, and which tensors of which dtypes. */
+export function formOf(part: PackedWeight): string {
+  const tensors = Object.entries(tensorsOf(part)).map(([name, { dtype, shape }]) => [name, [dtype, shape.length]]);
+  return JSON.stringify({ ...part, kernel: part.kernel.name, shape: part.shape[1], ...Object.fromEntries(tensors) });
+}
+
 /** The same weight on the runtime's device, as it is multiplied there; the given tensors are let go of. */
 export function uploadPacked(rt: NativeRuntime, packed: PackedWeight): PackedWeight {
   const uploaded = uploadStored(rt, packed);

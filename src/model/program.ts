@@ -6,6 +6,7 @@ import type { Columns } from './columns.js';
 import type { Selection } from './indexer.js';
 import type { PackedWeight } from './kernels/kernel.js';
 import type { ActivationForm, KvForm, MixedWeight } from './source.js';
+import type { StackedExperts } from './stacked-experts.js';
 
 /** A ragged batch of token sequences, the unit in which activations flow. */
 export interface Batch {
@@ -101,7 +102,8 @@ export interface BlockState {
  * are multiplied in packed form, by NAME.weight, which then is no entry; `mixed` likewise for W4Ax. `activations`: what the
  * linears read instead of their input, by NAME, while their weights are entries in floats. `joined`: what is multiplied instead of a
  * linear of this NAME and its siblings, whose weights then are no entries (siblings.ts). `banded`: weights in the order in which
- * products of few rows read them, by NAME.weight (banded.ts).
+ * products of few rows read them, by NAME.weight (banded.ts). `stacked`: what is multiplied instead of the experts' linears of a stage, by
+ * the stage's id (stacked-experts.ts).
  */
 export type BlockWeights = Map<string, Tensor> & {
   packed?: Map<string, PackedWeight>;
@@ -109,6 +111,7 @@ export type BlockWeights = Map<string, Tensor> & {
   activations?: Map<string, ActivationForm>;
   joined?: Map<string, JoinedLinear>;
   banded?: Map<string, Tensor>;
+  stacked?: Map<string, StackedExperts>;
   kv?: KvForm;
 };
 

@@ -1,7 +1,7 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { oneAfterAnother } from './kernels/join.js';
 import type { PackedWeight } from './kernels/kernel.js';
-import { disposePacked, tensorsOf } from './packed.js';
+import { disposePacked, formOf } from './packed.js';
 import type { Block, BlockWeights, JoinedLinear, LinearRef } from './program.js';
 
 /** Feeds whose stages read the product of a joined linear in place. */
@@ -75,12 +75,6 @@ async function joinPacked(
   // Tensors without padding, so that what follows is a sibling's first.
   if (parts.some((part) => joining.rows(part) !== part.shape[0])) return undefined;
   return (await joining.readAlike(rt, parts)) ? joining.join(rt, parts, [n, k]) : undefined;
-}
-
-/** What must be one thing for all: the kernel and its settings, type, groups, inputs, and which tensors there are of which dtypes. */
-function formOf(part: PackedWeight): string {
-  const tensors = Object.entries(tensorsOf(part)).map(([name, { dtype, shape }]) => [name, [dtype, shape.length]]);
-  return JSON.stringify({ ...part, kernel: part.kernel.name, shape: part.shape[1], ...Object.fromEntries(tensors) });
 }
 
 function same(values: readonly unknown[]): boolean {

@@ -9,6 +9,7 @@ import { applyPacked, disposePacked, uploadPacked } from './packed.js';
 import type { LinearPlan, NormPlan } from './plan.js';
 import type { BlockWeights, LinearRef } from './program.js';
 import type { WeightShapes, WeightSource } from './source.js';
+import { disposeStacked } from './stacked-experts.js';
 
 /**
  * Reads the named weights onto the runtime's device, linears as [N, K]: those under `transposed` are turned, unless the
@@ -88,11 +89,13 @@ export function disposeWeights(weights: BlockWeights): void {
   for (const packed of weights.packed?.values() ?? []) disposePacked(packed);
   for (const mixed of weights.mixed?.values() ?? []) disposeMixed(mixed);
   for (const banded of weights.banded?.values() ?? []) banded.dispose();
+  for (const stacked of weights.stacked?.values() ?? []) disposeStacked(stacked);
   weights.clear();
   weights.packed?.clear();
   weights.mixed?.clear();
   weights.joined?.clear();
   weights.banded?.clear();
+  weights.stacked?.clear();
   weights.activations?.clear();
 }
 

@@ -4,6 +4,7 @@ import path from 'node:path';
 import { after, test } from 'node:test';
 import { modelBenchSchema } from '../../bench/model/schema.js';
 import { attentionKernels } from '../native/fake-cuda/attention.js';
+import { BLAS } from '../native/fake-cuda/blas.js';
 import { type FakeCuda, fakeCuda } from '../native/fake-cuda/fake.js';
 import { sampled } from '../sample.js';
 import { events, lpq, model, scratch } from '../src/cli/lpq.js';
@@ -26,14 +27,6 @@ const made = fakeCuda(KERNELS, { hopper: true });
 const fake = made as FakeCuda;
 const skip = typeof made === 'string' ? made : false;
 if (!skip) after(() => fake.remove());
-
-const BLAS = `
-  int cublasCreate_v2(void** h) { return *h = (void*)16, 0; } int cublasDestroy_v2(void* h) { return (void)h, 0; }
-  int cublasSetStream_v2(void* h, void* s) { return (void)h, (void)s, 0; }
-  int cublasSetWorkspace_v2(void* h, void* m, unsigned long b) { return (void)h, (void)m, (void)b, 0; }
-  int cublasSetMathMode(void* h, int m) { return (void)h, (void)m, 0; } int cublasGemmEx(void) { return 0; }
-  int cublasGemmStridedBatchedEx(void) { return 0; } int cublasStrsm_v2(void) { return 0; } int cublasDtrsm_v2(void) { return 0; }
-  int cublasSsyrk_v2(void) { return 0; } int cublasDsyrk_v2(void) { return 0; }`;
 
 // Kernels do nothing there: what is tried is everything before a launch, with the shapes and dtypes that whole models have.
 test('steps over caches of 16 bits and of few are recorded and replayed on a device, of weights in every form', {

@@ -57,6 +57,13 @@ const argumentCases: readonly ArgumentCase[] = [
   row('copy_heads', 'x: f32 4,6', 'y: f32 4,8', { heads: 2, width: 2, fromDim: 3, from: 1, toDim: 4, to: 0 }, 'x'),
   row('route_top_k', 'logits: f32 4,6; bias: f32 6', 'indices: i32 4,2; weights: f32 4,2', { k: 2, normalize: 1 }),
   row('group_by_expert', 'indices: i32 4,2', 'rows: i32 8; offsets: i32 4', { experts: 3 }),
+  row(
+    'gemm_experts',
+    'x: f16 4,128; offsets: i32 3; weights: u8 2,1,1,2048; scales: f16 2,1,1,32; zeros: u8 2,1,1,32; bias: f16 2,32',
+    'y: f16 4,32',
+    { ...type, groupSize: 128, hasZeros: 1, hasBias: 1 },
+    'x offsets y',
+  ),
   row('gather_rows', 'x: f32 4,6; rows: i32 3', 'y: f32 3,6'),
   row(
     'scatter_add_rows',

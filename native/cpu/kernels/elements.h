@@ -38,6 +38,10 @@ class Elements {
 // Failure("LPQ_NATIVE_ARGUMENT") for what breaks the operation's contract.
 std::unique_ptr<Elements> elements_of(const std::string& op, const Call& call);
 
+// y = x Wᵀ + bias of the call that `weights` was made of: every output element one chain of fma over ascending k from
+// 0, then the bias, rounded once.
+void multiply_elements(const Elements& weights, const Call& call, Exec& exec);
+
 // Number `at` of a tensor of f32, f16, bf16 or u8.
 float number_at(const Tensor& tensor, int64_t at);
 

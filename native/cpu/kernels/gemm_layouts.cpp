@@ -7,9 +7,8 @@
 #include "lpq/half.h"
 
 namespace lpq {
-namespace {
 
-void multiply(const Elements& w, const Call& call, Exec& exec) {
+void multiply_elements(const Elements& w, const Call& call, Exec& exec) {
   const Tensor &x = call.in[0], &y = call.out[0];
   const int64_t m = x.dim(0), k = w.k, n = w.n;
   std::vector<float> activations(static_cast<size_t>(m * k));
@@ -33,9 +32,11 @@ void multiply(const Elements& w, const Call& call, Exec& exec) {
   });
 }
 
-void gemm_packed(Call& call, Exec& exec) { multiply(*elements_of("gemm_packed", call), call, exec); }
-void gemm_marlin(Call& call, Exec& exec) { multiply(*elements_of("gemm_marlin", call), call, exec); }
-void gemm_turbomind(Call& call, Exec& exec) { multiply(*elements_of("gemm_turbomind", call), call, exec); }
+namespace {
+
+void gemm_packed(Call& call, Exec& exec) { multiply_elements(*elements_of("gemm_packed", call), call, exec); }
+void gemm_marlin(Call& call, Exec& exec) { multiply_elements(*elements_of("gemm_marlin", call), call, exec); }
+void gemm_turbomind(Call& call, Exec& exec) { multiply_elements(*elements_of("gemm_turbomind", call), call, exec); }
 
 LPQ_OP(gemm_packed, "gemm_packed");
 LPQ_OP(gemm_marlin, "gemm_marlin");

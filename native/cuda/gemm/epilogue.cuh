@@ -127,46 +127,67 @@ __device__ __forceinline__ void store_vector(const GemmPackedArgs& g, int strip,
   }
 }
 
-// A strip ends, or the block's share of it: the warps along K add up in pairs, then those at their head store y where
-// the block has all of the strip (`alone`), else its part to the workspace. Then the sums are 0. `begins`: the block's
-// run begins with this strip. sync(): of all warps that multiply.
-template <int T, bool XB, class Sync>
-__device__ __forceinline__ void end_strip(const GemmPackedArgs& g, float (&sum)[2][T][4], float4* exchange, int strip,
-                                          bool begins, bool alone, int wn, int wk, int lane, const Sync& sync) {
+// A tile ends, or the block's share of it: the warps along K add up in pairs, then those at their head store it where
+// the block has all of it (`alone`), else keep the block's part in the workspace. Then the sums are 0. `part`: 0 for
+// the tile that the block's run begins with, else 1; `counter`: the tile's first; store(v, value): vector v of this
+// warp's; sync(): of all warps that multiply.
+template <int T, class Sync, class Store>
+__device__ __forceinline__ void end_tile(const GemmPackedArgs& g, float (&sum)[2][T][4], float4* exchange, int part,
+                                         bool alone, unsigned* counter, int wn, int wk, int lane, const Sync& sync,
+                                         const Store& store) {
   add_up_warps(sum, exchange, g.warps_n, g.warps_k, wn, wk, lane, sync);
   if (wk == 0) {
-    const int part = begins ? 0 : 1;
     float4* to = reinterpret_cast<float4*>(g.partial) +
                  (static_cast<long long>(blockIdx.x) * 2 + part) * (g.warps_n * 2 * T * 32) + wn * 2 * T * 32 + lane;
 #pragma unroll
     for (int v = 0; v < 2 * T; ++v) {
-      if (alone) store_vector<T, XB>(g, strip, wn, v, lane, sum_vector(sum, v));
+      if (alone) store(v, sum_vector(sum, v));
       else __stcg(to + v * 32, sum_vector(sum, v));
     }
   }
   clear_sums(sum);
-  if (!alone) publish_part(g.counters + 2 * strip, threadIdx.x == 0, sync);
+  if (!alone) publish_part(counter, threadIdx.x == 0, sync);
 }
 
-// The strips at both ends of the run, if others share them: each sharer adds up and stores a slice of the tile.
+// The tiles at both ends of the run, if others share them: each sharer adds up and stores a slice of the tile.
+// counter_of(tile); store_of(tile) -> store(warp along N, v, lane, value).
+template <int T, class Sync, class Counter, class StoreOf>
+__device__ __forceinline__ void finish_tiles(const GemmPackedArgs& g, const EvenRuns& runs, int first, int last,
+                                             int thread, int threads, const Sync& sync, const Counter& counter_of,
+                                             const StoreOf& store_of) {
+  const int tile_vectors = g.warps_n * 2 * T * 32;
+  fixup_together(runs, first, last, thread == 0, counter_of, sync, [&](int tile, const TileSharers& sharers) {
+    const auto store = store_of(tile);
+    const int rank = static_cast<int>(blockIdx.x) - sharers.from;
+    const int slice_begin = static_cast<int>(static_cast<long long>(tile_vectors) * rank / sharers.count());
+    const int slice_end = static_cast<int>(static_cast<long long>(tile_vectors) * (rank + 1) / sharers.count());
+    for (int f = slice_begin + thread; f < slice_end; f += threads) {
+      float4 value = make_float4(0, 0, 0, 0);
+#pragma unroll 4
+      for (int c = sharers.from; c <= sharers.to; ++c)
+        add(value, __ldcg(reinterpret_cast<const float4*>(g.partial) +
+                          (static_cast<long long>(c) * 2 + runs.part(sharers, c)) * tile_vectors + f));
+      store(f / (2 * T * 32), f / 32 % (2 * T), f % 32, value);
+    }
+  });
+}
+
+// The same of strips of one weight, two counters each. `begins`: the block's run begins with this strip.
+template <int T, bool XB, class Sync>
+__device__ __forceinline__ void end_strip(const GemmPackedArgs& g, float (&sum)[2][T][4], float4* exchange, int strip,
+                                          bool begins, bool alone, int wn, int wk, int lane, const Sync& sync) {
+  end_tile(g, sum, exchange, begins ? 0 : 1, alone, g.counters + 2 * strip, wn, wk, lane, sync,
+           [&](int v, float4 value) { store_vector<T, XB>(g, strip, wn, v, lane, value); });
+}
 template <int T, bool XB, class Sync>
 __device__ __forceinline__ void finish_shared(const GemmPackedArgs& g, const EvenRuns& runs, int first, int last,
                                               int thread, int threads, const Sync& sync) {
-  const int tile_vectors = g.warps_n * 2 * T * 32;
-  fixup_together(
-      runs, first, last, thread == 0, [&](int strip) { return g.counters + 2 * strip; }, sync,
-      [&](int strip, const TileSharers& sharers) {
-        const int rank = static_cast<int>(blockIdx.x) - sharers.from;
-        const int slice_begin = static_cast<int>(static_cast<long long>(tile_vectors) * rank / sharers.count());
-        const int slice_end = static_cast<int>(static_cast<long long>(tile_vectors) * (rank + 1) / sharers.count());
-        for (int f = slice_begin + thread; f < slice_end; f += threads) {
-          float4 value = make_float4(0, 0, 0, 0);
-#pragma unroll 4
-          for (int c = sharers.from; c <= sharers.to; ++c)
-            add(value, __ldcg(reinterpret_cast<const float4*>(g.partial) +
-                              (static_cast<long long>(c) * 2 + runs.part(sharers, c)) * tile_vectors + f));
-          store_vector<T, XB>(g, strip, f / (2 * T * 32), f / 32 % (2 * T), f % 32, value);
-        }
+  finish_tiles<T>(
+      g, runs, first, last, thread, threads, sync, [&](int strip) { return g.counters + 2 * strip; },
+      [&](int strip) {
+        return [&g, strip](int tile, int v, int lane, float4 value) {
+          store_vector<T, XB>(g, strip, tile, v, lane, value);
+        };
       });
 }
 

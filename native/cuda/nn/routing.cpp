@@ -11,6 +11,14 @@ struct Choice {
   const void* bias;
 };
 
+// Routed rows that one block sees at once: those of decode steps.
+constexpr int kFewRows = 1024;
+// Blocks of 256 threads that share a row of `width`, where rows alone do not fill the device.
+int row_parts(const CudaExec& exec, int64_t rows, int64_t width) {
+  const int64_t room = div_up(int64_t{4} * exec.device().multiprocessors, std::max<int64_t>(rows, 1));
+  return static_cast<int>(std::max<int64_t>(1, std::min(room, div_up(width, 256))));
+}
+
 void route_top_k(Call& call, CudaExec& exec) {
   const ops::RouteTopK a(call);
   const long long tokens = a.logits.dim(0);
@@ -45,10 +53,14 @@ void group_by_expert(Call& call, CudaExec& exec) {
   const int experts = static_cast<int>(op.experts), count = static_cast<int>(op.indices.elements());
   uint32_t* fault =
       exec.fault("LPQ_NATIVE_ARGUMENT", "indices holds a value outside " + std::to_string(experts) + " experts");
+  if (count <= kFewRows && experts <= 8192)
+    return exec.launch_after("lpq_group_few", {1}, {std::max<int64_t>(1, div_up(count, 32)) * 32},
+                             static_cast<unsigned>(experts + count) * 4, op.indices.data<int32_t>(), count,
+                             op.offsets.data<int32_t>(), op.rows.data<int32_t>(), experts, fault);
   const Scratch counts = exec.scratch(static_cast<size_t>(experts) * 4);
   int32_t* sums = counts.as<int32_t>();
   exec.launch("lpq_count_experts", {experts}, {512}, 0, op.indices.data<int32_t>(), count, sums, experts, fault);
-  exec.launch("lpq_expert_offsets", {1}, {1}, 0, sums, op.offsets.data<int32_t>(), experts);
+  exec.launch("lpq_expert_offsets", {1}, {32}, 0, sums, op.offsets.data<int32_t>(), experts);
   exec.launch("lpq_group_rows", {experts}, {512}, 0, op.indices.data<int32_t>(), count, op.offsets.data<int32_t>(),
               op.rows.data<int32_t>());
 }
@@ -59,8 +71,10 @@ void gather_rows(Call& call, CudaExec& exec) {
   const long long limit = op.x.dim(0);
   uint32_t* fault =
       exec.fault("LPQ_NATIVE_ARGUMENT", "rows holds a value outside x of " + std::to_string(limit) + " rows");
-  exec.launch("lpq_gather" + suffix(op.x), {op.rows.dim(0)}, {256}, 0, op.x.raw(), op.rows.data<int32_t>(), op.y.raw(),
-              width, divide, limit, fault);
+  const int64_t count = op.rows.dim(0);
+  const int parts = row_parts(exec, count, width);
+  exec.launch_after("lpq_gather" + suffix(op.x), {count * parts}, {256}, 0, op.x.raw(), op.rows.data<int32_t>(),
+                    op.y.raw(), width, divide, limit, parts, fault);
 }
 
 void scatter_add_rows(Call& call, CudaExec& exec) {
@@ -71,6 +85,14 @@ void scatter_add_rows(Call& call, CudaExec& exec) {
   require(limit == op.y.dim(0) * divide,
           "weights has " + std::to_string(limit) + " elements, not " + std::to_string(divide) + " for each row of y");
   uint32_t* fault = exec.fault("LPQ_NATIVE_ARGUMENT", "rows holds a value outside y and weights");
+  const int64_t tokens = op.y.dim(0);
+  const int parts = row_parts(exec, tokens, width);
+  // Whole groups of four: the compiler reads the order four at a time.
+  const auto order_bytes = static_cast<unsigned>(div_up(divide, 4) * 16);
+  if (count <= kFewRows)
+    return exec.launch_after("lpq_scatter_few" + suffix(op.x), {tokens * parts}, {256}, 2 * order_bytes, op.x.raw(),
+                             op.rows.data<int32_t>(), op.weights.data<float>(), op.y.data<float>(), count, width,
+                             divide, limit, parts, fault);
   const Scratch scratch = exec.scratch(static_cast<size_t>(limit) * 4);
   int32_t* place = scratch.as<int32_t>();
   if (limit > 0)
@@ -78,9 +100,8 @@ void scatter_add_rows(Call& call, CudaExec& exec) {
                               exec.stream()),
           "filling memory");
   exec.launch("lpq_invert_rows", {div_up(count, 256)}, {256}, 0, op.rows.data<int32_t>(), count, place, limit, fault);
-  // Whole groups of four: the compiler reads the order four at a time.
-  exec.launch("lpq_scatter" + suffix(op.x), {op.y.dim(0)}, {256}, static_cast<unsigned>(div_up(divide, 4) * 16),
-              op.x.raw(), place, op.weights.data<float>(), op.y.data<float>(), width, divide);
+  exec.launch_after("lpq_scatter" + suffix(op.x), {tokens * parts}, {256}, order_bytes, op.x.raw(), place,
+                    op.weights.data<float>(), op.y.data<float>(), width, divide, parts);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Mixture-of-experts routing: choice of experts, grouping of rows, gather and scatter. Orders are those of the CPU.
+// Mixture-of-experts routing: choice of experts, grouping of many rows (expert_rows.cu: the rest). Orders are those of
+// the CPU.
 #include "cuda/types.cuh"
 
 using namespace lpq;
@@ -145,15 +146,6 @@ extern "C" __global__ void lpq_count_experts(const int* indices, int count, int*
   counts[blockIdx.x] = mine;
 }
 
-extern "C" __global__ void lpq_expert_offsets(const int* counts, int* offsets, int experts) {
-  int sum = 0;
-  for (int e = 0; e < experts; ++e) {
-    offsets[e] = sum;
-    sum += counts[e];
-  }
-  offsets[experts] = sum;
-}
-
 // Rows of expert blockIdx.x in ascending order. blockDim.x threads look at as many indices at a time.
 extern "C" __global__ void lpq_group_rows(const int* indices, int count, const int* offsets, int* rows) {
   __shared__ int before_warp[33];
@@ -175,56 +167,6 @@ extern "C" __global__ void lpq_group_rows(const int* indices, int count, const i
     __syncthreads();
   }
 }
-
-// y[m] = x[rows[m] / divide]; one block a row.
-#define LPQ_GATHER(type, name)                                                                                 \
-  extern "C" __global__ void lpq_gather_##name(const type* x, const int* rows, type* y, int width, int divide, \
-                                               index_t limit, unsigned* fault) {                               \
-    const index_t m = blockIdx.x;                                                                              \
-    const int row = rows[m];                                                                                   \
-    if (row < 0 || row / divide >= limit) {                                                                    \
-      if (threadIdx.x == 0) *fault = 1;                                                                        \
-      return;                                                                                                  \
-    }                                                                                                          \
-    const type* from = x + static_cast<index_t>(row / divide) * width;                                         \
-    for (int c = threadIdx.x; c < width; c += blockDim.x) y[m * width + c] = from[c];                          \
-  }
-LPQ_EACH_TYPE(LPQ_GATHER)
-
-// place[rows[m]] = m; every other entry was -1 before.
-extern "C" __global__ void lpq_invert_rows(const int* rows, int count, int* place, int limit, unsigned* fault) {
-  const int m = blockIdx.x * blockDim.x + threadIdx.x;
-  if (m >= count) return;
-  const int row = rows[m];
-  if (row < 0 || row >= limit) *fault = 1;
-  else place[row] = m;
-}
-
-// y[t] += sum over j of weights[t*divide + j] * x[place], in ascending order of place; one block a row of y.
-#define LPQ_SCATTER(type, name)                                                                                  \
-  extern "C" __global__ void lpq_scatter_##name(const type* x, const int* place, const float* weights, float* y, \
-                                                int width, int divide) {                                         \
-    extern __shared__ int order[];                                                                               \
-    const index_t t = blockIdx.x;                                                                                \
-    if (threadIdx.x == 0) {                                                                                      \
-      for (int j = 0; j < divide; ++j) {                                                                         \
-        int i = j;                                                                                               \
-        for (; i > 0 && place[t * divide + order[i - 1]] > place[t * divide + j]; --i) order[i] = order[i - 1];  \
-        order[i] = j;                                                                                            \
-      }                                                                                                          \
-    }                                                                                                            \
-    __syncthreads();                                                                                             \
-    for (int c = threadIdx.x; c < width; c += blockDim.x) {                                                      \
-      float sum = y[t * width + c];                                                                              \
-      for (int j = 0; j < divide; ++j) {                                                                         \
-        const int m = place[t * divide + order[j]];                                                              \
-        if (m >= 0)                                                                                              \
-          sum = __fmaf_rn(widen(x[static_cast<index_t>(m) * width + c]), weights[t * divide + order[j]], sum);   \
-      }                                                                                                          \
-      y[t * width + c] = sum;                                                                                    \
-    }                                                                                                            \
-  }
-LPQ_EACH_TYPE(LPQ_SCATTER)
 
 // SparseMixer (ops/routing.h): one warp a token, with `experts` floats of shared memory.
 extern "C" __global__ void lpq_route_mixer(const float* logits, int* indices, float* weights, index_t tokens,

@@ -56,6 +56,11 @@ export interface PackedKernel<W extends PackedWeight = PackedWeight> {
   settle?(rt: NativeRuntime, packed: W): Promise<PackedWeight>;
   /** y = x Wᵀ + bias; x [M,K], y [M,N] and bias [N] f16 or bf16, or as `wide` says (bias f32). */
   multiply(rt: NativeRuntime, x: Tensor, packed: W, bias: Tensor | undefined, y: Tensor): void;
+  /**
+   * The same of experts: x sorted by expert, whose rows begin where offsets I32 [E+1] says; tensors [E, ...], bias [E,N]. Rows of y that
+   * no expert has stay as they are.
+   */
+  multiplyExperts?(rt: NativeRuntime, x: Tensor, offsets: Tensor, packed: W, bias: Tensor | undefined, y: Tensor): void;
   /** Undefined where weights do not come apart so. */
   readonly joining?: Joining<W>;
 }

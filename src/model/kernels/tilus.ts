@@ -9,7 +9,7 @@ export interface TilusWeight extends PackedWeight {
   readonly zeros?: Tensor;
 }
 
-/** ops.gemmPacked: lpq's own layout, with its columns in place. */
+/** ops.gemmPacked, and ops.gemmExperts: lpq's own layout, with its columns in place. */
 export const tilusKernel: PackedKernel<TilusWeight> = {
   name: 'tilus',
   tensors: ['weights', 'scales', 'zeros'],
@@ -29,6 +29,9 @@ export const tilusKernel: PackedKernel<TilusWeight> = {
 
   multiply: (rt, x, packed, bias, y) =>
     ops.gemmPacked(rt, x, packed, bias, y, packed.type, { groupSize: packed.groupSize, zero: packed.zero }),
+
+  multiplyExperts: (rt, x, offsets, packed, bias, y) =>
+    ops.gemmExperts(rt, x, offsets, packed, bias, y, packed.type, { groupSize: packed.groupSize, zero: packed.zero }),
 
   joining: {
     tile: 32,

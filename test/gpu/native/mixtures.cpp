@@ -1,4 +1,5 @@
-// Routing of mixtures, the clamped gate, parts of heads and sinks on a device, against plain double precision.
+// Routing of mixtures, rows sorted by expert, the clamped gate, parts of heads and sinks on a device, against plain
+// double precision.
 // `--small` keeps shapes tiny, for compute-sanitizer. Exit code: failures.
 #include <algorithm>
 #include <cstring>
@@ -66,6 +67,44 @@ void routing(Device& d, const Routing& c, int64_t tokens) {
   const std::string name = "route_top_k " + std::to_string(c.experts) + " in " + std::to_string(c.groups) + " groups";
   report.close(name + ", indices", got[0], index, 0, 0);
   report.close(name + ", weights", got[1], weight, 1e-7, 4e-6);
+}
+
+// Up to 1024 rows, and more, take kernels of their own.
+void rows(Device& d, DType type, int64_t tokens, int64_t k, int64_t experts, int64_t width) {
+  const int64_t count = tokens * k;
+  const Tensor indices =
+      filled(DType::i32, {tokens, k}, [&](int64_t) { return double(between(0, std::max<int64_t>(0, experts - 2))); });
+  std::vector<double> offsets(static_cast<size_t>(experts + 1)), order;
+  for (int64_t e = 0; e < experts; ++e) {
+    for (int64_t i = 0; i < count; ++i)
+      if (get(indices, i) == double(e)) order.push_back(double(i));
+    offsets[static_cast<size_t>(e + 1)] = double(order.size());
+  }
+  const std::string name = " of " + std::to_string(count) + " rows " + std::string(dtype_name(type));
+  const auto grouped =
+      d.run("group_by_expert", {indices}, {poisoned(DType::i32, {count}), poisoned(DType::i32, {experts + 1})},
+            params({{"experts", double(experts)}}));
+  report.close("group_by_expert" + name, grouped[0], order, 0, 0);
+  report.close("group_by_expert offsets" + name, grouped[1], offsets, 0, 0);
+  const Tensor x = gaussian(type, {tokens, width}), weights = gaussian(DType::f32, {tokens, k}),
+               y = gaussian(DType::f32, {tokens, width});
+  const Tensor gathered =
+      d.run("gather_rows", {x, grouped[0]}, {poisoned(type, {count, width})}, params({{"divide", double(k)}}))[0];
+  std::vector<double> taken, sums = values(y), sizes(sums.size());
+  for (size_t at = 0; at < sums.size(); ++at) sizes[at] = std::fabs(sums[at]);
+  for (const double row : order)
+    for (int64_t c = 0; c < width; ++c) {
+      const int64_t t = static_cast<int64_t>(row) / k, at = t * width + c;
+      taken.push_back(get(x, at));
+      const double more = get(x, at) * get(weights, static_cast<int64_t>(row));
+      sums[static_cast<size_t>(at)] += more, sizes[static_cast<size_t>(at)] += std::fabs(more);
+    }
+  report.close("gather_rows" + name, gathered, taken, 0, 0);
+  // k sums of fp32, each half a unit of what it is of.
+  const double most = *std::max_element(sizes.begin(), sizes.end());
+  const Tensor added =
+      d.run("scatter_add_rows", {gathered, grouped[0], weights, y}, {y}, params({{"divide", double(k)}}))[0];
+  report.close("scatter_add_rows" + name, added, sums, double(k + 1) * 0x1p-24 * most, 0);
 }
 
 void gate(Device& d, DType type, int64_t count) {
@@ -152,6 +191,8 @@ int main(int argc, char** argv) {
                              {21, 3, 1, 1, false, true, false, true, 1}})
       routing(d, c, tokens);
     for (DType type : {DType::f32, DType::f16, DType::bf16}) {
+      rows(d, type, 1, 8, 128, small ? 70 : 7168), rows(d, type, 33, 4, 70, 40), rows(d, type, 128, 8, 9, 17);
+      rows(d, type, small ? 210 : 3000, 5, 300, small ? 20 : 129);
       gate(d, type, small ? 77 : 100003);
       for (const bool shared : {false, true}) heads(d, type, shared);
       for (const int window : {0, 13})

@@ -156,6 +156,7 @@ R cuLaunchKernelEx(const struct launch* config, void* f, void** arguments, void*
   int early = 0;
   for (unsigned i = 0; i < config->count; ++i) early |= config->attributes[i].id == kProgrammaticSerialization && config->attributes[i].value[0];
   trace(f, early);
+  if (!broken) emulate(f, config->grid[0], config->block[0], config->shared, arguments);
   return launched(f, arguments);
 }
 R cuOccupancyMaxActiveClusters(int* count, void* function, const void* config) {
@@ -163,12 +164,24 @@ R cuOccupancyMaxActiveClusters(int* count, void* function, const void* config) {
 }
 R cuTensorMapEncodeTiled(void* map, int type, unsigned rank, void* address, const unsigned long* dims, const unsigned long* strides,
                          const unsigned* box, const unsigned* steps, int interleave, int swizzle, int promotion, int fill) {
-  (void)map, (void)type, (void)interleave, (void)swizzle, (void)promotion, (void)fill, (void)steps;
+  (void)interleave, (void)promotion, (void)fill, (void)steps;
   if ((Address)address % 16) return 1;
   for (unsigned i = 0; i < rank; ++i)
     if (dims[i] == 0 || box[i] == 0 || box[i] > 256) return 1;
   for (unsigned i = 0; i + 1 < rank; ++i)
     if (strides[i] % 16) return 1;
+  // As the simulated bulk engine reads it (simt::BoxMap).
+  if (rank == 3) {
+    struct box_map {
+      void* base;
+      unsigned long dims[3], strides[2];
+      unsigned box[3];
+      unsigned short element, swizzle;
+    } described = {address, {dims[0], dims[1], dims[2]}, {strides[0], strides[1]}, {box[0], box[1], box[2]}, 0, 0};
+    described.element = (unsigned short)(type == 0 ? 1 : type == 1 ? 2 : type == 2 ? 4 : 8);
+    described.swizzle = swizzle != 0;
+    memcpy(map, &described, sizeof described);
+  }
   return broken;
 }
 #endif

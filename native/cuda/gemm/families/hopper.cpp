@@ -6,26 +6,6 @@
 namespace lpq::cuda {
 namespace {
 
-PackedMaps packed_maps(const GemmPackedArgs& a, int bits, const PackedTiles& t) {
-  const auto u64 = [](int64_t v) { return static_cast<uint64_t>(v); };
-  const auto u32 = [](int64_t v) { return static_cast<uint32_t>(v); };
-  const int64_t step_groups = a.channel ? 1 : a.groups_per_block * t.warps_k;
-  const uint64_t rows = u64(a.n_blocks);
-  PackedMaps maps{};
-  maps.x = describe_boxes(a.x, kMap16, {64, u64(a.m), u64(a.k / 64)}, {u64(a.k) * 2, 128},
-                          {64, u32(8 * t.tiles), u32(2 * t.warps_k)}, true);
-  maps.weights =
-      describe_boxes(a.weights, kMap64, {64, u64(a.k_blocks) * u64(bits), rows},
-                     {512, u64(a.k_blocks) * u64(bits) * 512}, {64, u32(bits * t.warps_k), u32(t.warps_n)}, false);
-  maps.scales = describe_boxes(a.scales, kMap16, {32, u64(a.groups), rows}, {64, u64(a.groups) * 64},
-                               {32, u32(step_groups), u32(t.warps_n)}, false);
-  if (a.zero_kind)
-    maps.zeros = describe_boxes(a.zeros, a.zero_kind == 1 ? kMap8 : kMap16, {32, u64(a.groups), rows},
-                                {u64(32 * a.zero_kind), u64(a.groups) * u64(32 * a.zero_kind)},
-                                {32, u32(step_groups), u32(t.warps_n)}, false);
-  return maps;
-}
-
 // Up to 16 tokens its time is compared with the streaming kernel's slow loop. Beyond, the kernels that go before it
 // were timed faster wherever they take a product.
 Answer plan_hopper(const PackedProblem& p, CudaExec& exec) {

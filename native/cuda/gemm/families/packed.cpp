@@ -5,13 +5,13 @@
 namespace lpq::cuda {
 namespace {
 
-std::string kernel_name(const QuantType& type, DType x) {
+std::string type_and_activations(const QuantType& type, DType x) {
   const bool integer = type.kind == QuantType::Kind::integer;
   // Both as bf16, activations in two parts: f16 holds 5 exponent bits where the type's highest exponent means infinity
   // too.
   const bool split = !integer && x == DType::f16 &&
                      (type.exponent > 5 || (type.exponent == 5 && type.special != QuantType::Special::ieee));
-  return "lpq_gemm_" + std::string(integer ? "int" : "float") + std::to_string(type.bits) +
+  return std::string(integer ? "int" : "float") + std::to_string(type.bits) +
          (split             ? "_wide"
           : x == DType::f16 ? "_f16"
                             : "_bf16");
@@ -19,35 +19,34 @@ std::string kernel_name(const QuantType& type, DType x) {
 
 }  // namespace
 
-PackedProblem::PackedProblem(const ops::GemmPacked& of)
-    : op(of),
-      wish(of.settings),
-      name(kernel_name(of.type, of.x.dtype)),
+PackedForm::PackedForm(const ops::GemmSettings& settings, const QuantType& type, DType x, const Tensor& weights,
+                       const Tensor& scales, const Tensor* zeros, double zero, int64_t group_size)
+    : wish(settings),
+      name(type_and_activations(type, x)),
       args{},
-      integer(of.type.kind == QuantType::Kind::integer),
-      bf16(of.x.dtype == DType::bf16),
-      bits(of.type.bits) {
-  for (const Tensor* t : {&op.weights, &op.scales, op.zeros})
+      integer(type.kind == QuantType::Kind::integer),
+      bf16(x == DType::bf16),
+      bits(type.bits) {
+  for (const Tensor* t : {&weights, &scales, zeros})
     require(!t || reinterpret_cast<uintptr_t>(t->raw()) % 16 == 0,
             "weights, scales and zeros start at multiples of 16 bytes");
-  args.weights = op.weights.data<uint8_t>();
-  args.scales = op.scales.data<uint16_t>();
-  args.zeros = op.zeros ? reinterpret_cast<const unsigned char*>(op.zeros->raw()) : nullptr;
-  args.bias = op.bias ? op.bias->data<uint16_t>() : nullptr;
-  args.y = op.y.data<uint16_t>();
-  args.m = static_cast<int>(op.m), args.n = static_cast<int>(op.n), args.k = static_cast<int>(op.k);
-  args.n_blocks = static_cast<int>(op.weights.dim(0)), args.k_blocks = static_cast<int>(op.weights.dim(1));
-  args.groups = static_cast<int>(op.groups);
-  args.groups_per_block = op.group_size == 0 ? 1 : static_cast<int>(kBlockK / op.group_size);
-  args.channel = op.group_size == 0;
-  args.scale_bf16 = op.scales.dtype == DType::bf16;
-  args.zero_kind = !op.zeros ? 0 : op.zeros->dtype == DType::u8 ? 1 : 2;
+  args.weights = weights.data<uint8_t>();
+  args.scales = scales.data<uint16_t>();
+  args.zeros = zeros ? reinterpret_cast<const unsigned char*>(zeros->raw()) : nullptr;
+  args.groups_per_block = group_size == 0 ? 1 : static_cast<int>(kBlockK / group_size);
+  args.channel = group_size == 0;
+  args.scale_bf16 = scales.dtype == DType::bf16;
+  args.zero_kind = !zeros ? 0 : zeros->dtype == DType::u8 ? 1 : 2;
   // Signed codes are read as code + 2^(bits-1).
-  args.zero = (op.zeros ? 0.0f : static_cast<float>(op.zero)) +
-              (integer && op.type.is_signed ? static_cast<float>(1 << (bits - 1)) : 0.0f);
-  args.is_signed = op.type.is_signed;
-  args.exponent = op.type.exponent;
+  args.zero = (zeros ? 0.0f : static_cast<float>(zero)) +
+              (integer && type.is_signed ? static_cast<float>(1 << (bits - 1)) : 0.0f);
+  args.is_signed = type.is_signed;
+  args.exponent = type.exponent;
   side_bytes = args.groups_per_block * (64 + 32 * args.zero_kind);
+}
+
+PackedProblem::PackedProblem(const ops::GemmPacked& of) : PackedForm(of, of.weights.dim(0), of.weights.dim(1)), op(of) {
+  name = "lpq_gemm_" + name;
 }
 
 PackedRows::PackedRows(const PackedProblem& p, int unit, CudaExec& exec)

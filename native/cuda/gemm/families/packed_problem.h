@@ -15,16 +15,34 @@ constexpr int kMostExactTokens = 64;  // of kernels with wgmma; more are multipl
 constexpr int kMostExactWide = 32, kMostExactNarrow = 16;
 constexpr int kMostPortableTokens = 16;  // the same without wgmma
 
-struct PackedProblem {
-  const ops::GemmPacked& op;
+// What products of the packed format have in common, of one weight or of experts'.
+struct PackedForm {
   ops::GemmSettings wish;
-  std::string name;     // of its kernels: lpq_gemm_TYPE_X
+  std::string name;     // of the type and of x: TYPE_X
   GemmPackedArgs args;  // of the whole product: all but its cut and its rows
   bool integer, bf16;
   int bits, side_bytes;  // side: scales and zero points of a packed block
 
-  explicit PackedProblem(const ops::GemmPacked& op);
+  template <class Op>
+  PackedForm(const Op& op, int64_t n_blocks, int64_t k_blocks)
+      : PackedForm(op.settings, op.type, op.x.dtype, op.weights, op.scales, op.zeros, op.zero, op.group_size) {
+    args.bias = op.bias ? op.bias->template data<uint16_t>() : nullptr;
+    args.y = op.y.template data<uint16_t>();
+    args.m = static_cast<int>(op.m), args.n = static_cast<int>(op.n), args.k = static_cast<int>(op.k);
+    args.n_blocks = static_cast<int>(n_blocks), args.k_blocks = static_cast<int>(k_blocks);
+    args.groups = static_cast<int>(op.groups);
+  }
   bool asked() const { return !wish.kernel.empty(); }
+
+ private:
+  PackedForm(const ops::GemmSettings& settings, const QuantType& type, DType x, const Tensor& weights,
+             const Tensor& scales, const Tensor* zeros, double zero, int64_t group_size);
+};
+
+struct PackedProblem : PackedForm {
+  const ops::GemmPacked& op;
+
+  explicit PackedProblem(const ops::GemmPacked& op);
   double bytes() const { return static_cast<double>(args.n_blocks) * args.k_blocks * (512 * bits + side_bytes); }
   // Weights as a kernel of many tokens rounds them, as if they were dequantized first, fit the activations' type.
   bool may_round() const { return bf16 || !args.scale_bf16; }

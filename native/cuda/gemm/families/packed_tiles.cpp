@@ -3,19 +3,6 @@
 #include "cuda/launch.h"
 
 namespace lpq::cuda {
-namespace {
-
-int64_t shared_bytes(const PackedTiles& t, const PackedProblem& p) {
-  const int64_t warps = int64_t{t.warps_n} * t.warps_k;
-  const int64_t stage =
-      div_up(int64_t{8} * t.tiles * t.warps_k * kBlockK * 2 + warps * (512 * p.bits + p.side_bytes), 1024) * 1024;
-  const int64_t sums = int64_t{t.wgmma ? t.stages : 2} * t.warps_k * 128 * t.tiles;
-  const int64_t exchange = int64_t{t.warps_k / 2} * t.warps_n * t.tiles * 1024;
-  return 1024 + t.stages * stage + sums + exchange;
-}
-
-}  // namespace
-
 // Measured in docs/internals/kernels/wide.md.
 //  - token tiles: the least of 1, 2, 4, 8 eights that hold them;
 //  - warps: 16 where their registers do (up to 16 tokens; wgmma 32), else 8. Eight along N, so that a stage of
@@ -23,7 +10,7 @@ int64_t shared_bytes(const PackedTiles& t, const PackedProblem& p) {
 //  - stages: what shared memory holds, up to 8; four with wgmma, more do not help;
 //  - with wgmma, where a multiprocessor has fewer than three steps to do, steps half as large;
 //  - blocks: one a multiprocessor, or one a step where there are fewer steps.
-PackedTiles cut_tiles(const PackedProblem& p, int64_t tokens, bool wgmma, const DeviceFacts& device) {
+PackedTiles cut_tiles(const PackedForm& p, int64_t tokens, bool wgmma, const DeviceFacts& device) {
   const int64_t n_blocks = p.args.n_blocks, k_blocks = p.args.k_blocks;
   PackedTiles t;
   t.wgmma = wgmma;
@@ -41,7 +28,7 @@ PackedTiles cut_tiles(const PackedProblem& p, int64_t tokens, bool wgmma, const 
   const auto fits = [&](int stages) {
     PackedTiles with = t;
     with.stages = stages;
-    return shared_bytes(with, p) <= device.shared_per_block;
+    return shared_bytes(with, p.bits, p.side_bytes) <= device.shared_per_block;
   };
   while (t.warps_k > 1 && !fits(3)) t.warps_k /= 2;
   while (t.warps_n > 4 && !fits(3)) t.warps_n /= 2;
@@ -49,7 +36,7 @@ PackedTiles cut_tiles(const PackedProblem& p, int64_t tokens, bool wgmma, const 
   while (t.stages > 3 && !fits(t.stages)) --t.stages;
   if (p.wish.stages) t.stages = static_cast<int>(p.wish.stages);
   require(t.stages >= 3 && t.stages <= most && fits(t.stages), "stages do not fit shared memory");
-  t.shared = static_cast<unsigned>(shared_bytes(t, p));
+  t.shared = static_cast<unsigned>(shared_bytes(t, p.bits, p.side_bytes));
   const int64_t steps = div_up(n_blocks, t.warps_n) * div_up(k_blocks, t.warps_k);
   t.blocks = static_cast<int>(std::min<int64_t>(steps, p.wish.blocks ? p.wish.blocks : device.multiprocessors));
   // More blocks than run at once would wait for each other for ever.
@@ -57,11 +44,11 @@ PackedTiles cut_tiles(const PackedProblem& p, int64_t tokens, bool wgmma, const 
   return t;
 }
 
-int64_t fitting_tokens(const PackedProblem& p, int64_t most, bool wgmma, const DeviceFacts& device) {
+int64_t fitting_tokens(const PackedForm& p, int64_t most, bool wgmma, const DeviceFacts& device) {
   PackedTiles least{.wgmma = wgmma, .warps_n = 4, .stages = 3};
   for (; most > 8; most /= 2) {
     least.tiles = static_cast<int>(most / 8);
-    if (shared_bytes(least, p) <= device.shared_per_block) break;
+    if (shared_bytes(least, p.bits, p.side_bytes) <= device.shared_per_block) break;
   }
   return most;
 }

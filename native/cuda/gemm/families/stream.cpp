@@ -34,7 +34,7 @@ struct StreamModel {
   double block;  // microseconds of a packed block: its bytes, or the slow loop's instructions
 
   StreamModel(const PackedProblem& p, int64_t tokens) : a(p.args), m(tokens), tiles(m <= 8 ? 1 : 2) {
-    // Activations in two parts (kernel_name): twice as much to stage, and to multiply with.
+    // Activations in two parts (type_and_activations): twice as much to stage, and to multiply with.
     x_tiles = p.name.ends_with("_wide") ? 2 * tiles : tiles;
     const int64_t blocks_a_unit = p.bits <= 2 ? 2 : 1;  // kStreamUnit, which stay whole where the fast loop takes them
     const bool fast = stream_simple(a, static_cast<int>(blocks_a_unit));

@@ -93,11 +93,7 @@ __device__ __forceinline__ void gemm_wide(const GemmPackedArgs& g, const WideArg
   const Cast cast(g.is_signed != 0, g.exponent);
   const bool sums = !One && a.zero_mode == kZeroSums;
   uint32_t minus[4];  // what is added to the pairs of row class r
-  if constexpr (Cast::kSums) {
-#pragma unroll
-    for (int r = 0; r < 4; ++r)
-      minus[r] = twice(from_float<BF>(-fmaf(sums ? 0.0f : g.zero, Cast::gain(r), Cast::bias())));
-  }
+  wide_offsets<BF, Cast>(sums ? 0.0f : g.zero, minus);
   WideMultiplier<B, T, One, BF, Cast> multiplier{g, a, lane, cast, sums, minus};
   const WideEpilogue<T, BF> epilogue{g, a, ring + g.stages * place.bytes + warp * 512, lane, warp, warps};
   const auto sync = [warps] { bar_sync(1, 32 * warps); };
@@ -113,20 +109,7 @@ __device__ __forceinline__ void gemm_wide(const GemmPackedArgs& g, const WideArg
   for (int step = first; step < last; ++step) {
     const uint32_t stage = ring + at.stage * place.bytes;
     pipeline.consumer_wait(at);
-    const uint64_t x0 = wgmma_descriptor(stage);
-#pragma unroll
-    for (int h = 0; h < H; ++h) {
-      // A warpgroup multiplies together, whether all of its rows exist or not.
-      const int slot = warp + h * warps, own = min(slot, a.width - 1);
-      if (h > 0 && (slot & ~3) >= a.width) continue;
-      // Places are arguments of each pass: as variables of the loop around they cost 45 spills of int3 and 128 tokens.
-#pragma unroll
-      for (int pass = 0; pass < 2 / kWideHalves<T>; ++pass)
-        multiplier.multiply(sum[h], pass, stage + place.weights_at + own * 512 * B + lane * 16,
-                            stage + place.scales_at + own * per_block * 64 + (lane >> 2) * 8,
-                            stage + place.zeros_at + own * per_block * 32 * g.zero_kind + (lane >> 2) * 4 * g.zero_kind,
-                            x0, item, kb);
-    }
+    multiply_stage(multiplier, sum, g, a, place, stage, warp, warps, lane, per_block, item, kb);
     pipeline.consumer_release(at.stage, lane);
     at.advance(g.stages);
 

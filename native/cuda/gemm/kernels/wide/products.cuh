@@ -2,6 +2,7 @@
 #pragma once
 #include "cuda/gemm/epilogue.cuh"
 #include "cuda/gemm/packed_words.cuh"
+#include "cuda/gemm/tma_stage.cuh"
 #include "cuda/ptx/wgmma.cuh"
 #include "cuda/ptx/x2.cuh"
 
@@ -159,6 +160,37 @@ struct WideMultiplier {
     }
   }
 };
+
+// What is added to the pairs of row class r where zero points leave in them.
+template <bool BF, class Cast>
+__device__ __forceinline__ void wide_offsets(float zero, uint32_t (&minus)[4]) {
+  if constexpr (Cast::kSums) {
+#pragma unroll
+    for (int r = 0; r < 4; ++r) minus[r] = twice(from_float<BF>(-fmaf(zero, Cast::gain(r), Cast::bias())));
+  }
+}
+
+// A warp's packed blocks of the stage at `stage`, all of their rows.
+template <int B, int T, bool One, bool BF, class Cast>
+__device__ __forceinline__ void multiply_stage(WideMultiplier<B, T, One, BF, Cast>& multiplier,
+                                               float (&sum)[kWideBlocks<T>][2][T][4], const GemmPackedArgs& g,
+                                               const WideArgs& a, const TmaStage& place, uint32_t stage, int warp,
+                                               int warps, int lane, int per_block, int item, int kb) {
+  const uint64_t x0 = wgmma_descriptor(stage);
+#pragma unroll
+  for (int h = 0; h < kWideBlocks<T>; ++h) {
+    // A warpgroup multiplies together, whether all of its rows exist or not.
+    const int slot = warp + h * warps, own = min(slot, a.width - 1);
+    if (h > 0 && (slot & ~3) >= a.width) continue;
+    // Places are arguments of each pass: as variables of the loop around they cost 45 spills of int3 and 128 tokens.
+#pragma unroll
+    for (int pass = 0; pass < 2 / kWideHalves<T>; ++pass)
+      multiplier.multiply(sum[h], pass, stage + place.weights_at + own * 512 * B + lane * 16,
+                          stage + place.scales_at + own * per_block * 64 + (lane >> 2) * 8,
+                          stage + place.zeros_at + own * per_block * 32 * g.zero_kind + (lane >> 2) * 4 * g.zero_kind,
+                          x0, item, kb);
+  }
+}
 
 #endif
 

@@ -1,0 +1,169 @@
+// gemm_experts: how its kernels cut it, without knowing how many rows each expert has.
+#include "cuda/gemm/families/experts.h"
+
+#include "cuda/gemm/families/packed_tiles.h"
+#include "cuda/gemm/families/wide_plan.h"
+#include "cuda/gemm/tensor_maps.h"
+#include "cuda/launch.h"
+#include "ops/gemm_experts.h"
+
+namespace lpq::cuda {
+namespace {
+
+struct ExpertProblem : PackedForm {
+  const ops::GemmExperts& op;
+
+  explicit ExpertProblem(const ops::GemmExperts& of) : PackedForm(of, of.n_blocks, of.k_blocks), op(of) {
+    name = "lpq_experts_" + name;
+  }
+};
+
+// Tokens of a tile: few, or many from so many rows an expert on in the mean, where tiles of few would read an expert's
+// weights, and cast them, more than twice; most where those of many would be too many.
+constexpr int kFewTokens = 16, kManyTokens = 64, kMostTokens = 128, kMeanOfMany = 32, kMeanOfMost = 128;
+
+// Rows an expert in the mean are more than that.
+bool exceeds(const ExpertProblem& p, int64_t mean) { return p.op.m > p.op.experts * mean; }
+// One block a multiprocessor: as many as run at once. Tiles at most: full ones, and one more of each expert.
+int blocks_of(const ExpertProblem& p, int64_t tokens, int64_t strips, int64_t strip_steps, const DeviceFacts& device) {
+  const int64_t tiles = p.op.m / tokens + std::min(p.op.m, p.op.experts), steps = tiles * strips * strip_steps;
+  require(steps < ops::kMostRows, "M, N and K give 2^31 steps or more");
+  require(p.wish.blocks <= device.multiprocessors, "blocks is not between 1 and the number of multiprocessors");
+  return static_cast<int>(std::min<int64_t>(steps, p.wish.blocks ? p.wish.blocks : device.multiprocessors));
+}
+
+PackedTiles cut_experts(const ExpertProblem& p, bool wgmma, const DeviceFacts& device) {
+  const int64_t wished = p.wish.tokens;
+  require(wished == 0 || wished == kFewTokens || wished == kManyTokens, "tokens is not 16 or 64");
+  DeviceFacts room = device;  // beside the plan
+  const int plan = expert_plan_bytes(static_cast<int>(p.op.experts));
+  room.shared_per_block -= plan;
+  const bool many = wished ? wished == kManyTokens : exceeds(p, kMeanOfMany);
+  const int64_t fits = fitting_tokens(p, kManyTokens, wgmma, room);
+  PackedTiles t = cut_tiles(p, many && (wished || fits == kManyTokens) ? kManyTokens : kFewTokens, wgmma, room);
+  t.shared += static_cast<unsigned>(plan);
+  t.blocks = blocks_of(p, 8 * t.tiles, div_up(p.args.n_blocks, t.warps_n), div_up(p.args.k_blocks, t.warps_k), device);
+  return t;
+}
+
+// Strips of 256 rows, one packed block a warp: wider ones take longer (wide_plan.h), and have no more to read from L2.
+constexpr int kExpertWidth = 8;
+
+std::optional<WidePlan> cut_wide(const ExpertProblem& p, const DeviceFacts& device) {
+  const bool most = p.wish.tokens ? p.wish.tokens == kMostTokens : exceeds(p, kMeanOfMost);
+  WidePlan cut;
+  cut.tiles = (most ? kMostTokens : kManyTokens) / 8;
+  cut.args.width = std::min(kExpertWidth, p.args.n_blocks);
+  cut.args.token_tiles = 1;  // of an item
+  cut.args.zero_mode = wide_zero_mode(p.args, p.integer, p.bits, p.bf16);
+  cut.args.vectors = vector_rows(p.args.y, p.args.n);
+  cut.warps = wide_warps(cut.tiles, cut.args.width);
+  const int64_t stage = wide_stage_bytes(p.args, cut.tiles, cut.args.width, p.bits),
+                besides = 1024 + expert_plan_bytes(static_cast<int>(p.op.experts)) + cut.warps * 512;
+  const int64_t fit = (device.shared_per_block - besides) / stage;
+  cut.stages = static_cast<int>(p.wish.stages ? p.wish.stages : std::min<int64_t>(kMostWideStages, fit));
+  if (cut.stages > fit || cut.stages < (p.wish.stages ? 2 : 3)) return std::nullopt;
+  cut.shared = static_cast<unsigned>(besides + cut.stages * stage);
+  cut.blocks = blocks_of(p, 8 * cut.tiles, div_up(p.args.n_blocks, cut.args.width), p.args.k_blocks, device);
+  return cut;
+}
+
+std::string wide_kernel(const ExpertProblem& p, const WidePlan& cut) {
+  return p.name + "_m" + std::to_string(cut.tiles) + (p.args.groups_per_block == 1 ? "_o" : "_g");
+}
+
+Answer plan_wide(const ExpertProblem& p, CudaExec& exec) {
+  if (p.wish.tokens == kFewTokens || p.wish.warps_n || p.wish.warps_k || (!p.asked() && !exceeds(p, kMeanOfMany)))
+    return "it is for many rows an expert, in tiles of 64 and 128";
+  if (wide_zero_mode(p.args, p.integer, p.bits, p.bf16) == kZeroSums)
+    return "zero points do not leave in its pairs exactly";
+  if (!can_describe_tensors()) return "this driver describes no tensors";
+  const std::optional<WidePlan> cut = cut_wide(p, exec.device());
+  require(cut.has_value(), "no tiling of the wide kernel fits");
+  if (!exec.has_kernel(wide_kernel(p, *cut))) return "there is no wide kernel for this type";
+  return Plan{0, std::nullopt, *cut,
+              exec.rehearsing()
+                  ? "tiles of " + std::to_string(8 * cut->tiles) + " tokens and " +
+                        std::to_string(32 * cut->args.width) + " rows, " + std::to_string(cut->stages) + " stages"
+                  : ""};
+}
+
+std::string kernel_of(const ExpertProblem& p, const PackedTiles& t) {
+  return p.name + (t.wgmma ? "_h" : "_t") + std::to_string(t.tiles);
+}
+
+template <bool Wgmma>
+Answer plan_experts(const ExpertProblem& p, CudaExec& exec) {
+  if (Wgmma && !can_describe_tensors()) return "this driver describes no tensors";
+  const PackedTiles t = cut_experts(p, Wgmma, exec.device());
+  if (!exec.has_kernel(kernel_of(p, t))) return "there is no such kernel for this type";
+  return Plan{Wgmma ? 0 : 1, std::nullopt, t, exec.rehearsing() ? tiles_text(t) : ""};
+}
+
+// What all kernels are given.
+struct ExpertLaunch {
+  PaddedRows rows;
+  GemmPackedArgs args;
+  ExpertArgs experts;
+  Scratch partial;
+
+  // `width`: packed blocks of a strip.
+  ExpertLaunch(const ExpertProblem& p, int width, int tiles, int blocks, int stages, int unit, CudaExec& exec)
+      : rows(p.op.x, unit, nullptr, exec),
+        args(p.args),
+        experts{p.op.offsets.data<int32_t>(), static_cast<int>(p.op.experts),
+                exec.fault("LPQ_NATIVE_ARGUMENT",
+                           "offsets do not ascend from 0 or more to at most " + std::to_string(p.op.m))},
+        partial(share_sums(args, int64_t{2} * blocks * width * tiles * 1024, 2 * blocks, exec)) {
+    args.x = rows.x, args.k = rows.k, args.stages = stages;
+    args.strips = static_cast<int>(div_up(args.n_blocks, width));
+  }
+  ExpertLaunch(const ExpertProblem& p, const PackedTiles& t, int unit, CudaExec& exec)
+      : ExpertLaunch(p, t.warps_n, t.tiles, t.blocks, t.stages, unit, exec) {
+    args.warps_n = t.warps_n, args.warps_k = t.warps_k;
+    args.steps = static_cast<int>(div_up(args.k_blocks, t.warps_k));
+  }
+  // The weights of all experts, one below the other, as TMA is told of them.
+  GemmPackedArgs all() const {
+    GemmPackedArgs whole = args;
+    whole.n_blocks *= experts.experts;
+    return whole;
+  }
+};
+
+void launch_portable(const ExpertProblem& p, const Plan& plan, CudaExec& exec) {
+  const auto& t = std::any_cast<const PackedTiles&>(plan.cut);
+  const ExpertLaunch with(p, t, 8, exec);
+  exec.launch(kernel_of(p, t), {t.blocks}, {32 * t.warps_n * t.warps_k}, t.shared, with.args, with.experts);
+}
+
+void launch_hopper(const ExpertProblem& p, const Plan& plan, CudaExec& exec) {
+  const auto& t = std::any_cast<const PackedTiles&>(plan.cut);
+  const ExpertLaunch with(p, t, 64, exec);
+  exec.launch_after(kernel_of(p, t), {t.blocks}, {32 * (t.warps_n * t.warps_k + 4)}, t.shared, with.args, with.experts,
+                    packed_maps(with.all(), p.bits, t));
+}
+
+void launch_wide(const ExpertProblem& p, const Plan& plan, CudaExec& exec) {
+  const auto& cut = std::any_cast<const WidePlan&>(plan.cut);
+  const ExpertLaunch with(p, cut.args.width, cut.tiles, cut.blocks, cut.stages, 64, exec);
+  exec.launch_after(wide_kernel(p, cut), {cut.blocks}, {32 * cut.warps + 128}, cut.shared, with.args, cut.args,
+                    with.experts, wide_maps(with.all(), p.bits, cut));
+}
+
+void gemm_experts(Call& call, CudaExec& exec) {
+  constexpr Family<ExpertProblem> kFamilies[] = {
+      {"wide", {.wgmma = true}, plan_wide, launch_wide},
+      {"hopper", {.wgmma = true}, plan_experts<true>, launch_hopper},
+      {"portable", {.portable = true}, plan_experts<false>, launch_portable},
+  };
+  const ops::GemmExperts op(call);
+  const ExpertProblem problem(op);
+  if (op.m == 0 || op.n == 0) return;
+  require(op.n_blocks * op.experts < ops::kMostRows, "all experts have 2^31 packed blocks or more");
+  run_families(problem, kFamilies, exec);
+}
+LPQ_CUDA_OP(gemm_experts, "gemm_experts");
+
+}  // namespace
+}  // namespace lpq::cuda

@@ -1,0 +1,50 @@
+// gemm_experts.
+#pragma once
+#include "ops/gemm_packed.h"
+
+namespace lpq::ops {
+
+// Rows of x sorted by expert, each times the weight of its expert: y[m] = x[m] W_eᵀ + bias_e for offsets[e] <= m <
+// offsets[e + 1]. Weights are those of gemm_packed (gemm_packed.h), all experts of one form, one after the other.
+//   x f16 or bf16 [M,K], y of its dtype [M,N], bias of it [E,N]
+//   offsets i32 [E+1], on the device of x: 0 or more, ascending, at most M; group_by_expert makes them
+//   weights u8 [E, ceil(N/32), ceil(K/128), 512 bits]
+//   scales f16 or bf16, zeros u8 or f16 (integers only), both [E, ceil(N/32), G, 32]
+// Rows of y before offsets[0] and from offsets[E] on stay as they are. Offsets that break the rule:
+// LPQ_NATIVE_ARGUMENT, on CUDA from the next wait for the queue, and nothing is multiplied. Codes are multiplied
+// exactly for every number of tokens; sums are fp32. The same call with the same offsets gives the same bytes. On CUDA
+// weights, scales and zeros start at multiples of 16 bytes.
+struct GemmExperts : Arguments {
+  const Tensor& x = input("x", kHalves, {-1, -1});
+  const Tensor& offsets = input("offsets", {i32}, {-1});
+  const Tensor& y = output("y", {x.dtype}, {x.dim(0), -1});
+  int64_t m = x.dim(0), n = y.dim(1), k = x.dim(1), experts = checked_experts(offsets.dim(0) - 1);
+  QuantType type = quant_type();
+  int64_t group_size = checked_group_size(integer("groupSize", 0), {0, 32, 64, 128}), groups = groups_of(k, group_size);
+  int64_t n_blocks = parts_of(n, GemmPacked::kBlockN), k_blocks = parts_of(k, GemmPacked::kBlockK);
+  Dims sides = {experts, n_blocks, groups, GemmPacked::kBlockN};
+  const Tensor& weights = input("weights", {u8}, {experts, n_blocks, k_blocks, 512 * type.bits});
+  const Tensor& scales = input("scales", kHalves, sides);
+  const Tensor* zeros = input_if(flag("hasZeros"), "zeros", {u8, f16}, sides);
+  const Tensor* bias = input_if(flag("hasBias"), "bias", {x.dtype}, {experts, n});
+  double zero = number("zero", 0);
+  GemmSettings settings =
+      GemmSettings::read(*this, {"warpsN", "warpsK", "stages", "blocks", "tokens"}, {"wide", "hopper", "portable"});
+
+  static constexpr int64_t kMostExperts = 4096;
+
+  explicit GemmExperts(const Call& call) : Arguments(call, "gemm_experts") {
+    require_gemm_sizes(m, n, k);
+    require(experts >= 1 && experts <= kMostExperts,
+            "offsets is of " + std::to_string(experts) + " experts, not of 1 to " + std::to_string(kMostExperts));
+    require(type.kind == QuantType::Kind::integer || (zero == 0 && !zeros), "floating-point types have no zero points");
+    done();
+  }
+  static int64_t checked_experts(int64_t count) {
+    require(count >= 1 && count <= kMostExperts,
+            "offsets is of " + std::to_string(count) + " experts, not of 1 to " + std::to_string(kMostExperts));
+    return count;
+  }
+};
+
+}  // namespace lpq::ops

@@ -1,0 +1,285 @@
+// The kernels of experts (native/cuda/gemm/kernels/experts.cuh, experts_sm90.cuh, experts_wide.cuh) on the simulated
+// device (simulator/): every width of integers and floats, f16 and bf16, both tiles, experts of 0 to 100 rows, tails of
+// N and of groups of K, zero points, bias, items that blocks share, more blocks than steps. Against double precision,
+// within the bound that test/gpu/native/kernels.cpp derives. y is full of NaN before, and so are shared memory and the
+// rows of x that no expert has; of those rows y stays as it was, and counters are 0 after. Offsets that do not ascend
+// set the fault, and nothing is multiplied.
+#include <cstdio>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "../gpu/native/packed_format.h"
+#include "boxes.h"
+#include "cuda/gemm/families/packed_cut.h"
+#include "cuda/gemm/families/wide_plan.h"
+#include "cuda/gemm/kernels/experts.cuh"
+#include "cuda/gemm/kernels/experts_sm90.cuh"
+#include "cuda/gemm/kernels/experts_wide.cuh"
+#include "packed_types.h"
+
+using namespace lpq::cuda;
+
+namespace {
+
+std::mt19937_64 lot(11);
+long long checks = 0, failures = 0;
+double worst = 0;
+
+struct Case {
+  std::vector<int> counts;  // rows of each expert
+  int n, k, group, zeros;
+  bool bias, scale_bf16;
+  int warps_n, warps_k, blocks;
+  int before = 0, behind = 0;  // rows that no expert has
+};
+
+double normal() { return std::normal_distribution<double>()(lot); }
+
+// All experts' weights: as numbers, and packed one after the other.
+struct Weights {
+  std::vector<double> value, zero;  // [E][n][k], [E][n][groups]
+  std::vector<uint16_t> scale, scales, zeros16, bias;
+  std::vector<uint8_t> packed, zeros8;
+};
+
+template <class T>
+void append(std::vector<T>& to, const std::vector<T>& more) {
+  to.insert(to.end(), more.begin(), more.end());
+}
+
+Weights draw(const Type& t, const Case& c, int groups, bool bf16, double constant) {
+  Weights w;
+  const int codes = 1 << t.bits;
+  double top = 0;
+  for (int i = 0; i < codes; ++i)
+    if (std::fabs(number(t, i)) > top) top = std::fabs(number(t, i));
+  for (size_t e = 0; e < c.counts.size(); ++e) {
+    std::vector<uint8_t> code(static_cast<size_t>(c.n * c.k)), zero8(static_cast<size_t>(c.n * groups));
+    std::vector<uint16_t> scale(zero8.size()), zero16(zero8.size());
+    std::vector<double> zero(zero8.size(), constant);
+    for (uint8_t& each : code) {
+      do each = static_cast<uint8_t>(lot() % static_cast<unsigned>(codes));
+      while (std::isnan(number(t, each)));
+      w.value.push_back(number(t, each));
+    }
+    for (size_t i = 0; i < scale.size(); ++i) {
+      scale[i] = to16(std::max(1 / top, c.scale_bf16 ? 0 : 0x1p-12) * (0.5 + static_cast<double>(lot() % 1000) / 1000),
+                      c.scale_bf16);
+      if (c.zeros == 1)
+        zero[i] = zero8[i] = i % 5 == 0 ? 255 : static_cast<uint8_t>(lot() % static_cast<unsigned>(codes));
+      if (c.zeros == 2)
+        zero[i] = from16(
+            zero16[i] = to16((i % 7 == 0 ? -3.25 : codes) * static_cast<double>(lot() % 1000) / 1000, false), false);
+    }
+    append(w.zero, zero), append(w.scale, scale);
+    append(w.packed, lpq::test::pack_weights(code, c.n, c.k, t.bits));
+    append(w.scales, lpq::test::pack_scales(scale, c.n, groups));
+    append(w.zeros8, lpq::test::pack_scales(zero8, c.n, groups));
+    append(w.zeros16, lpq::test::pack_scales(zero16, c.n, groups));
+    for (int i = 0; i < c.n; ++i) w.bias.push_back(to16(normal(), bf16));
+  }
+  return w;
+}
+
+enum class Kernel { portable, hopper, wide };
+
+// XB: x is bf16; Cast casts to bf16 where WB.
+template <int B, int T, bool XB, bool WB, class Cast, Kernel Which>
+void one(const Type& t, const Case& c) {
+  constexpr bool Wide = Which == Kernel::wide, Hopper = Which == Kernel::hopper;
+  const int experts = static_cast<int>(c.counts.size()), n_blocks = (c.n + 31) / 32, k_blocks = (c.k + 127) / 128,
+            pitch = (c.k + 63) / 64 * 64, length = c.group ? c.group : c.k, groups = (c.k + length - 1) / length;
+  const bool integer = t.kind != 'f';
+  const double constant = t.kind == 'u' && !c.zeros ? (1 << B) / 2 : 0;
+  std::vector<int> offsets{c.before};
+  for (int count : c.counts) offsets.push_back(offsets.back() + count);
+  const int m = offsets.back() + c.behind;
+  const Weights w = draw(t, c, groups, XB, constant);
+  const uint16_t poison = XB ? 0x7fc1 : 0x7e01;
+  std::vector<uint16_t> xs(static_cast<size_t>(m * pitch), 0);
+  for (int i = 0; i < m; ++i)
+    for (int k = 0; k < c.k; ++k)
+      xs[static_cast<size_t>(i * pitch + k)] = i < c.before || i >= offsets.back() ? poison : to16(normal(), XB);
+  const Aligned<uint16_t> x(xs), y(std::vector<uint16_t>(static_cast<size_t>(m * c.n), poison)), scales(w.scales),
+      zeros16(w.zeros16);
+  const Aligned<uint8_t> packed(w.packed), zeros8(w.zeros8);
+
+  GemmPackedArgs g{};
+  g.weights = packed.data, g.x = x.data, g.y = y.data, g.scales = scales.data;
+  g.zeros = c.zeros == 1 ? zeros8.data : c.zeros == 2 ? reinterpret_cast<const unsigned char*>(zeros16.data) : nullptr;
+  g.bias = c.bias ? w.bias.data() : nullptr;
+  g.m = m, g.n = c.n, g.k = pitch, g.n_blocks = n_blocks, g.k_blocks = k_blocks, g.groups = groups;
+  g.groups_per_block = c.group ? 128 / c.group : 1, g.channel = c.group == 0, g.scale_bf16 = c.scale_bf16,
+  g.zero_kind = c.zeros;
+  g.zero = static_cast<float>(constant + (t.kind == 'i' ? (1 << B) / 2 : 0));
+  g.is_signed = t.kind != 'u', g.exponent = t.exponent;
+  g.warps_n = c.warps_n, g.warps_k = c.warps_k, g.stages = 3;
+  WidePlan wide{.tiles = T, .stages = 3, .warps = wide_warps(T, c.warps_n), .blocks = c.blocks};
+  wide.args.width = c.warps_n, wide.args.token_tiles = 1, wide.args.vectors = c.n % 8 == 0;
+  wide.args.zero_mode = wide_zero_mode(g, integer, B, XB);
+  if (Wide && wide.args.zero_mode == kZeroSums) return;
+  g.strips = (n_blocks + c.warps_n - 1) / c.warps_n, g.steps = (k_blocks + c.warps_k - 1) / c.warps_k;
+  std::vector<float> partial(static_cast<size_t>(2 * c.blocks * c.warps_n * T * 256), NAN);
+  std::vector<unsigned> counters(static_cast<size_t>(2 * c.blocks), 0);
+  uint32_t fault = 0;
+  g.partial = partial.data(), g.counters = counters.data();
+  const ExpertArgs a{offsets.data(), experts, &fault};
+
+  const std::string name = t.name() + (XB ? " bf16 " : " f16 ") + std::to_string(m) + "x" + std::to_string(c.n) + "x" +
+                           std::to_string(c.k) + " g" + std::to_string(c.group) + " z" + std::to_string(c.zeros) +
+                           " tile " + std::to_string(8 * T) +
+                           (Wide     ? " wide"
+                            : Hopper ? " wgmma"
+                                     : " mma") +
+                           " blocks " + std::to_string(c.blocks);
+  const auto fail = [&](const std::string& what) {
+    if (++failures <= 20) std::printf("FAIL %s: %s\n", name.c_str(), what.c_str());
+  };
+  const PackedTiles cut{Hopper, T, c.warps_n, c.warps_k, g.stages, c.blocks, 0};
+  const int64_t bytes = Wide ? 1024 + 3 * wide_stage_bytes(g, T, c.warps_n, B) + wide.warps * 512
+                             : shared_bytes(cut, B, g.groups_per_block * (64 + 32 * c.zeros));
+  const int shared = static_cast<int>(bytes) + expert_plan_bytes(experts);
+  if (shared > simt::kShared) return fail("does not fit shared memory");
+  const auto run = [&] {
+    simt::begin(lot());
+    const int threads = 32 * (Wide ? wide.warps + 4 : c.warps_n * c.warps_k + (Hopper ? 4 : 0));
+    gridDim.x = static_cast<unsigned>(c.blocks);
+    GemmPackedArgs all = g;
+    all.n_blocks *= experts;
+    const PackedMaps maps = Wide ? wide_maps(all, B, wide) : Hopper ? packed_maps(all, B, cut) : PackedMaps{};
+    simt::run(c.blocks, threads, c.blocks, shared, lot(), [&] {
+      blockDim.x = static_cast<unsigned>(threads);
+      if constexpr (Wide) {
+        if (g.groups_per_block == 1) gemm_experts_wide<B, T, true, XB, Cast>(g, wide.args, a, maps);
+        else gemm_experts_wide<B, T, false, XB, Cast>(g, wide.args, a, maps);
+      } else if constexpr (Hopper) gemm_experts_hopper<B, T, XB, Cast>(g, a, maps);
+      else gemm_experts<B, T, XB, WB, Cast>(g, a);
+    });
+    if (*simt::unfinished()) throw std::runtime_error(simt::unfinished());
+  };
+  ++checks;
+  try {
+    // Bad offsets first: what they leave behind must not disturb what follows.
+    if (checks % 16 == 1) {
+      std::swap(offsets[static_cast<size_t>(experts)], offsets[static_cast<size_t>(experts / 2)]);
+      run();
+      if (fault == 0) return fail("offsets that do not ascend set no fault");
+      for (int i = 0; i < m * c.n; ++i)
+        if (y.data[i] != poison) return fail("something was multiplied by offsets that do not ascend");
+      std::swap(offsets[static_cast<size_t>(experts)], offsets[static_cast<size_t>(experts / 2)]), fault = 0;
+    }
+    run();
+  } catch (const std::exception& error) {
+    return fail(error.what());
+  }
+  if (fault) return fail("the fault is set");
+  for (unsigned count : counters)
+    if (count) return fail("a counter is left at " + std::to_string(count));
+  const double lift = t.kind == 'i' ? (1 << B) / 2 : 0,
+               offset = !integer || !WB ? 0
+                        : B == 8        ? -128
+                                        : 128,
+               u = XB ? 0x1p-8 : 0x1p-11, least = XB ? 1e-40 : 0x1p-25;
+  int e = 0;
+  for (int i = 0; i < m; ++i) {
+    while (e < experts && i >= offsets[static_cast<size_t>(e + 1)]) ++e;
+    for (int n = 0; n < c.n; ++n) {
+      const uint16_t got_bits = y.data[i * c.n + n];
+      const auto place = "(" + std::to_string(i) + ", " + std::to_string(n) + ") ";
+      if (i < c.before || e == experts) {
+        if (got_bits != poison) return fail(place + "is of no expert, and was written");
+        continue;
+      }
+      double want = 0, size = 0;
+      for (int k = 0; k < c.k; ++k) {
+        const size_t row = static_cast<size_t>(e * c.n + n),
+                     at = row * static_cast<size_t>(groups) + static_cast<size_t>(k / length);
+        const double s = from16(w.scale[at], c.scale_bf16), v = from16(x.data[i * pitch + k], XB),
+                     q = w.value[row * static_cast<size_t>(c.k) + static_cast<size_t>(k)];
+        want += v * (q - w.zero[at]) * s;
+        size += std::fabs(v) * (std::fabs(q + lift + offset) + std::fabs(w.zero[at] + lift + offset)) * s;
+      }
+      if (c.bias) {
+        const double b = from16(w.bias[static_cast<size_t>(e * c.n + n)], XB);
+        want += b, size += std::fabs(b);
+      }
+      const double bound = size * (0x1p-15 + (c.k / 32.0 + 64) * 0x1p-24) + u * std::fabs(want) * 1.01 + least,
+                   got = from16(got_bits, XB),
+                   share = std::isnan(got) ? std::numeric_limits<double>::infinity() : std::fabs(got - want) / bound;
+      if (share <= 1) worst = std::max(worst, share);
+      else return fail(place + "is " + std::to_string(got) + ", not " + std::to_string(want));
+    }
+  }
+}
+
+const std::vector<int> kAll{0, 1, 15, 16, 17, 100, 0}, kFew{2, 0, 0, 17, 1};
+
+// Groups of every size, zero points of all kinds, tails everywhere, items that are whole and that blocks share.
+// `most`: 0, what differs between types; 1, every count of rows too; 2, every path.
+template <int B, int T, bool XB, bool WB, class Cast, Kernel Which>
+void kernel(const Type& t, int most) {
+  const bool integer = t.kind != 'f';
+  const auto run = [&](const Case& c) { one<B, T, XB, WB, Cast, Which>(t, c); };
+  run({kFew, 70, 264, 32, integer ? 1 : 0, true, WB, 4, B < 7 ? 2 : 1, 3, 1, 2});
+  if (most < 1) return;
+  run({kAll, 70, 264, 128, 0, true, !XB, 4, 1, 5});
+  if (integer) run({{1, 30}, 33, 200, 0, 2, false, XB, 4, 1, 2, 3});
+  if (most < 2) return;
+  run({kAll, 170, 392, 64, integer ? 1 : 0, false, XB, 4, 2, 7, 5, 1});
+  run({{0, 0, 1}, 40, 128, 128, 0, true, XB, 4, 1, 9});                 // more blocks than steps
+  run({{0, 0, 0}, 40, 128, 128, 0, true, XB, 4, 1, 4, 2, 3});           // nothing to do
+  run({std::vector<int>(70, 1), 40, 392, 128, 0, false, XB, 4, 1, 6});  // lanes with several experts of the plan
+  run({{65, 8 * T + 1}, 290, 640, 0, 0, false, XB, 8, 1, 4});
+}
+
+// The type on all kernels, in tiles of different sizes.
+template <int B, bool XB, class Cast>
+void both(const Type& t, int most) {
+  kernel<B, 2, XB, XB, Cast, Kernel::hopper>(t, most), kernel<B, 8, XB, XB, Cast, Kernel::portable>(t, most);
+  if constexpr (B % 4 == 0 || B == 2 || B == 3) kernel<B, XB ? 8 : 16, XB, XB, Cast, Kernel::wide>(t, most);
+  if (most < 1) return;
+  kernel<B, 8, XB, XB, Cast, Kernel::hopper>(t, most), kernel<B, 2, XB, XB, Cast, Kernel::portable>(t, most);
+  if constexpr (B % 4 == 0 || B == 2 || B == 3) kernel<B, XB ? 16 : 8, XB, XB, Cast, Kernel::wide>(t, most);
+}
+
+template <int B>
+void width() {
+  for (char kind : {'u', 'i'}) {
+    if (kind == 'i' && B == 1) continue;
+    const Type t{kind, B, 0};
+    both<B, false, IntCast<B, false>>(t, B != 4 ? 0 : kind == 'u' ? 2 : 1);
+    both<B, true, IntCast<B, true>>(t, B == 4 && kind == 'i' ? 1 : 0);
+  }
+  if constexpr (B >= 3)
+    for (int e = 1; e <= B - 2; ++e) {
+      const Type t{'f', B, e};
+      both<B, true, FloatCast<B, true>>(t, B == 4 ? 1 : 0);
+      // f16 holds 5 exponent bits where the type's highest means infinity, too; else both become bf16.
+      if (e < 5 || (B == 8 && e == 5)) both<B, false, FloatCast<B, false>>(t, 0);
+      else
+        kernel<B, 2, false, true, FloatCast<B, true>, Kernel::portable>(t, 1),
+            kernel<B, 8, false, true, FloatCast<B, true>, Kernel::portable>(t, 0);
+    }
+  std::printf("%d bits\n", B);
+  std::fflush(stdout);
+}
+
+// Of LPQ_BITS_FROM to LPQ_BITS_TO bits.
+template <int B>
+void widths() {
+  if constexpr (B <= LPQ_BITS_TO) {
+    width<B>();
+    widths<B + 1>();
+  }
+}
+
+}  // namespace
+
+int main() {
+  widths<LPQ_BITS_FROM>();
+  std::printf("%lld products, %lld failures, at most %.2f of the bound\n", checks, failures, worst);
+  return failures != 0;
+}

@@ -1,0 +1,72 @@
+// The kernels of experts (native/cuda/gemm/kernels/experts*.cuh) and of their rows
+// (native/cuda/nn/expert_rows.cu) run by the host for the fake driver: what the operations launch, with the arguments
+// that they launch it with.
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "asynchronous.h"
+#include "cuda/gemm/kernels/experts.cuh"
+#include "cuda/gemm/kernels/experts_sm90.cuh"
+#include "cuda/gemm/kernels/experts_wide.cuh"
+#include "cuda/gemm/kernels/pad_rows.cu"
+#include "cuda/nn/expert_rows.cu"
+
+#define LPQ_WEIGHTS_BF16 false
+LPQ_EXPERTS(int4_f16, 2, 512, 4, false, IntCast)
+LPQ_EXPERTS(int4_f16, 8, 256, 4, false, IntCast)
+#undef LPQ_WEIGHTS_BF16
+#define LPQ_WEIGHTS_BF16 true
+LPQ_EXPERTS(float6_bf16, 2, 512, 6, true, FloatCast)
+LPQ_EXPERTS_HOPPER(int4_f16, 2, 4, false, IntCast)
+LPQ_EXPERTS_HOPPER(int4_f16, 8, 4, false, IntCast)
+LPQ_EXPERTS_HOPPER(float6_bf16, 2, 6, true, FloatCast)
+LPQ_EXPERTS_WIDE(int4_f16, 8, 4, false, IntCast, _o, true)
+LPQ_EXPERTS_WIDE(int4_f16, 16, 4, false, IntCast, _g, false)
+
+namespace {
+
+// `at_once`: blocks that wait for each other.
+template <class... Args>
+void run(void (*kernel)(Args...), unsigned grid, unsigned at_once, unsigned threads, unsigned shared,
+         void** arguments) {
+  simt::begin(1);
+  gridDim.x = grid;
+  simt::run(static_cast<int>(grid), static_cast<int>(threads), static_cast<int>(at_once), static_cast<int>(shared), 1,
+            [&] {
+              blockDim.x = threads;
+              [&]<size_t... I>(std::index_sequence<I...>) {
+                kernel(*static_cast<Args*>(arguments[I])...);
+              }(std::index_sequence_for<Args...>{});
+            });
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) void fake_kernel(const char* name, unsigned grid, unsigned threads,
+                                                                   unsigned shared, void** arguments) {
+  static std::mutex mutex;
+  std::lock_guard lock(mutex);
+  const std::string kernel = name;
+  const auto product = [&](auto function) { run(function, grid, grid, threads, shared, arguments); };
+  const auto rows = [&](auto function) { run(function, grid, 1, threads, shared, arguments); };
+#define LPQ_PRODUCT(name) \
+  if (kernel == "lpq_experts_" #name) product(lpq_experts_##name);
+  LPQ_PRODUCT(int4_f16_t2)
+  LPQ_PRODUCT(int4_f16_t8)
+  LPQ_PRODUCT(float6_bf16_t2)
+  LPQ_PRODUCT(int4_f16_h2)
+  LPQ_PRODUCT(int4_f16_h8)
+  LPQ_PRODUCT(float6_bf16_h2)
+  LPQ_PRODUCT(int4_f16_m8_o)
+  LPQ_PRODUCT(int4_f16_m16_g)
+  if (kernel == "lpq_pad_rows") rows(lpq_pad_rows);
+  if (kernel == "lpq_group_few") rows(lpq_group_few);
+  if (kernel == "lpq_expert_offsets") rows(lpq_expert_offsets);
+  if (kernel == "lpq_invert_rows") rows(lpq_invert_rows);
+#define LPQ_ROWS(type, name)                                    \
+  if (kernel == "lpq_gather_" #name) rows(lpq_gather_##name);   \
+  if (kernel == "lpq_scatter_" #name) rows(lpq_scatter_##name); \
+  if (kernel == "lpq_scatter_few_" #name) rows(lpq_scatter_few_##name);
+  LPQ_EACH_TYPE(LPQ_ROWS)
+}
