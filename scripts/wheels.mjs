@@ -3,6 +3,7 @@
 // leaves in DIR pieces of a size, manifest.json, and install.py, which joins, checks and installs them on the host. --skip-present names a
 // file of lines `name==version` (or `name`) that the host has. Wheels stay in --cache (build/wheels). Needs pip (LPQ_PYTHON), tar and xz.
 import {
+  chmodSync,
   closeSync,
   copyFileSync,
   existsSync,
@@ -87,6 +88,7 @@ async function main() {
     const manifest = { format: 'lpq-wheels-1', python: list.python, ...archive, wheels: rows };
     writeFileSync(path.join(made, 'manifest.json'), `${JSON.stringify(manifest, null, 1)}\n`);
     copyFileSync(path.join(root, 'scripts', 'wheels', 'install.py'), path.join(made, 'install.py'));
+    chmodSync(made, 0o755);
     renameSync(made, out);
     report(manifest, out);
   } finally {

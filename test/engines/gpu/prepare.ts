@@ -1,4 +1,4 @@
-import { cpSync, existsSync, mkdirSync, writeFileSync } from 'node:fs';
+import { cpSync, existsSync, mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { parseArgs } from 'node:util';
 import { openTokenizer } from '../../../src/calibrate/tokenizer.js';
@@ -37,6 +37,7 @@ async function expected(packed: string, source: string, cell: GpuCell): Promise<
   if (ran.code !== 0) throw new Error(`lpq generate ${packed}: ${ran.stderr}`);
   const told = JSON.parse(ran.stdout.trim().split('\n').at(-1)!) as { sequences: { ids: number[] }[] };
   const tokens = told.sequences[0]!.ids;
+  for (const file of ['ids', 'logits']) rmSync(`${packed}.${file}.safetensors`, { force: true }); // of a run that was stopped
   const { rows, ...sizes } = await logprobsOf(packed, [...ids, ...tokens]);
   const best = tokens.map((_, step) => {
     const row = rows[ids.length - 1 + step]!;
