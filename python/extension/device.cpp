@@ -48,13 +48,13 @@ void* torch_cuda() {
   return library;
 }
 
-/** torch's stream, a cudaStream_t; the default one where torch has no CUDA. */
-void* current_stream(int32_t device) {
+/** torch's stream of a CUDA device, a cudaStream_t; NULL for others. */
+void* current_stream(int32_t device_type, int32_t device) {
   using Current = AOTITorchError (*)(int32_t, void**);
   static const auto current =
       reinterpret_cast<Current>(torch_cuda() ? dlsym(torch_cuda(), "aoti_torch_get_current_cuda_stream") : nullptr);
   void* stream = nullptr;
-  if (current && device >= 0) STABLE_TORCH_ERROR_CODE_CHECK(current(device, &stream));
+  if (current && device_type == aoti_torch_device_type_cuda()) STABLE_TORCH_ERROR_CODE_CHECK(current(device, &stream));
   return stream;
 }
 
@@ -138,13 +138,15 @@ Room grown(const Weight& weight, int64_t m, int32_t device_type, int32_t device,
 
 Tensor linear(const Tensor& x, const Tensor& block, int64_t n, int64_t k) {
   const Weight weight = weight_of(block);
-  if (weight.n != n || weight.k != k)
-    fail("the packed weight is " + pair(weight.n, weight.k) + ", not " + pair(n, k));
+  if (weight.n != n || weight.k != k) fail("the packed weight is " + pair(weight.n, weight.k) + ", not " + pair(n, k));
   if (x.dim() == 0 || x.size(x.dim() - 1) != k)
     fail("x has the shape " + list(x) + ", and the packed weight is " + pair(n, k));
   const int type = kind(x.scalar_type(), "x");
   if (type != weight.type)
-    fail(std::string("x is ") + (type == LPQ_F32 ? "float32" : type == LPQ_F16 ? "float16" : "bfloat16") +
+    fail(std::string("x is ") +
+         (type == LPQ_F32   ? "float32"
+          : type == LPQ_F16 ? "float16"
+                            : "bfloat16") +
          ", and the weight was packed for " + (weight.type == LPQ_F16 ? "float16" : "bfloat16"));
   int32_t device_type = 0, device = 0;
   STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(x.get(), &device_type));
@@ -156,7 +158,7 @@ Tensor linear(const Tensor& x, const Tensor& block, int64_t n, int64_t k) {
   Tensor y = dense(shaped(x, n), x.scalar_type(), device_type, device);
   const int64_t m = x.numel() / k;
   if (m == 0) return y;
-  void* stream = current_stream(device);
+  void* stream = current_stream(device_type, device);
   Room room = room_for(place_of(device_type, device), stream);
   if (room.address == nullptr) room = grown(weight, m, device_type, device, stream);
   const auto multiply = [&] {
@@ -207,7 +209,7 @@ LPQ_TORCH_API void lpq_torch_drop(const void* address) {
 LPQ_TORCH_API const char* lpq_torch_reserve(lpq_context* context, int cuda, int device, size_t bytes, int count) {
   try {
     const int32_t device_type = cuda ? aoti_torch_device_type_cuda() : aoti_torch_device_type_cpu();
-    void* stream = current_stream(device);
+    void* stream = current_stream(device_type, device);
     const std::unique_lock lock(guard);
     auto& all = workspaces[place_of(device_type, device)];
     for (Workspace& each : all)
@@ -227,8 +229,9 @@ LPQ_TORCH_API const char* lpq_torch_reserve(lpq_context* context, int cuda, int 
 
 /** The workspace of a device's current stream, for a caller of lpq_gemm() of its own. NULL where it has none. */
 LPQ_TORCH_API void* lpq_torch_workspace(int cuda, int device, size_t* bytes, void** stream) {
-  *stream = current_stream(device);
-  const Room room = room_for(place_of(cuda ? aoti_torch_device_type_cuda() : aoti_torch_device_type_cpu(), device), *stream);
+  const int32_t device_type = cuda ? aoti_torch_device_type_cuda() : aoti_torch_device_type_cpu();
+  *stream = current_stream(device_type, device);
+  const Room room = room_for(place_of(device_type, device), *stream);
   *bytes = room.bytes;
   return room.address;
 }

@@ -112,7 +112,8 @@ def modules_of_artifacts_and_shares():
         assert torch.equal(on_device(x, rows, 64, module.k), whole[:, 32:96])
         half = module.k // 2 // 128 * 128
         parts = [(0, half), (half, module.k)]
-        sums = [on_device(x[:, a:b].contiguous(), _device.share(artifact, name, (0, module.n), (a, b), HOST, torch.bfloat16), module.n, b - a) for a, b in parts]
+        blocks = [_device.share(artifact, name, (0, module.n), part, HOST, torch.bfloat16) for part in parts]
+        sums = [on_device(x[:, a:b].contiguous(), block, module.n, b - a) for (a, b), block in zip(parts, blocks, strict=True)]
         # Each part is rounded to bf16 once, and so is the whole.
         apart = (sums[0].double() + sums[1].double() - whole.double()).abs()
         assert bool((apart <= 2.0**-8 * (sums[0].abs() + sums[1].abs() + whole.abs()).double() + 1e-6).all())
@@ -172,18 +173,25 @@ def workspaces_are_made_before_products_and_grow_outside_graphs():
     assert count("stub_inits") == inits + 1 + _device.STREAMS
 
 
-def a_block_at_the_address_of_another_takes_its_place():
-    created = count("stub_created")
+def a_weight_ends_with_its_memory():
+    destroyed = count("stub_destroyed")
+    block, _ = packed("u4", 32, 128, 64, False, torch.bfloat16)
+    kept, address, of_the_same = torch.nn.Parameter(block, requires_grad=False), block.data_ptr(), len(_device._weights)
+    del block
+    assert count("stub_destroyed") == destroyed and address in _device._weights
+    on_device(torch.zeros((1, 128), dtype=torch.bfloat16), kept, 32, 128)
+    del kept
+    assert count("stub_destroyed") == destroyed + 1 and len(_device._weights) == of_the_same - 1
     memory = torch.empty(1 << 16, dtype=torch.uint8)
+    memory = memory[-memory.data_ptr() % 16 :]
     empty = torch.empty
     try:
         torch.empty = lambda size, **said: memory[:size] if isinstance(size, int) else empty(size, **said)
         packed("u4", 32, 128, 64, False, torch.bfloat16)
-        destroyed = count("stub_destroyed")
-        block, weight = packed("u3", 32, 128, 64, False, torch.bfloat16)
+        block, weight = packed("u3", 32, 128, 64, False, torch.bfloat16)  # in the place of the other
     finally:
         torch.empty = empty
-    assert count("stub_created") == created + 2 and count("stub_destroyed") == destroyed + 1
+    assert count("stub_destroyed") == destroyed + 2
     x = torch.randn((1, 128)).to(torch.bfloat16)
     near(on_device(x, block, 32, 128), x.double() @ weight.T)
 

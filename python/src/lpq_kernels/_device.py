@@ -1,12 +1,13 @@
 """Packed weights on a CUDA device: lpq_kernels.h's weights, found by their block's address (extension/device.cpp).
 
 A block is the uint8 tensor that holds all of a weight's device memory. It has no header that the host could read, so it must stay where it was
-packed: a copy is no weight. Weights live as long as the process; another that is packed at the same address takes the place of one that was freed.
+packed: a copy is no weight. A weight ends with its block's memory.
 """
 
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Sequence
 from ctypes import byref, c_char_p, c_int, c_int64, c_size_t, c_void_p
 from dataclasses import dataclass
@@ -111,13 +112,22 @@ def _type(dtype: torch.dtype) -> int:
 def _adopt(block: torch.Tensor, handle: c_void_p, weight: Weight, alike: tuple[object, ...]) -> torch.Tensor:
     """Makes a block's address that of a weight, and sees to a workspace for it. Weights that are `alike` need the same."""
     address = block.data_ptr()
-    former = _weights.pop(address, None)
-    if former is not None:
-        library.lpq_weight_destroy(former.handle)
+    if address in _weights:
+        _drop(address, _weights[address].handle)
     _functions().lpq_torch_adopt(address, handle, context(weight.device), weight.n, weight.k, TYPES[weight.dtype])
     _weights[address] = weight
+    # Tensors of one storage share its Python object, which lives as long as any of them does, in C++, too.
+    weakref.finalize(block.untyped_storage(), _drop, address, weight.handle).atexit = False
     _reserve(weight, (weight.device, weight.dtype, weight.n, weight.k, weight.group, weight.bias, *alike))
     return block
+
+
+def _drop(address: int, handle: int) -> None:
+    """Ends a weight, unless another has taken its place."""
+    if address in _weights and _weights[address].handle == handle:
+        del _weights[address]
+        _functions().lpq_torch_drop(address)
+        library.lpq_weight_destroy(handle)
 
 
 def _reserve(weight: Weight, key: tuple[object, ...]) -> None:
