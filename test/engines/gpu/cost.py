@@ -36,7 +36,7 @@ def weight(device: str) -> Any:
     draw = torch.Generator().manual_seed(0)
     codes = torch.randint(0, 16, (N, K), dtype=torch.uint8, generator=draw)
     scales = torch.rand((N, K // GROUP), generator=draw) / 64
-    return lpq.pack_codes("u4", codes, scales, group=GROUP, zero=8).to(device)
+    return lpq.pack_codes("u4", codes, scales, group=GROUP, zero=8, device=device, dtype=torch.bfloat16)
 
 
 def least(measure: Any) -> float:

@@ -124,6 +124,29 @@ const engine = ENGINES.find(({ environment, plugin }) => environment === 'engine
 const found = pythonOf(engine);
 const skip = 'skip' in found ? found.skip : ALL ? false : 'SKIPPED: this takes three minutes; LPQ_TEST_ALL=1 runs it';
 
+test('the plugin registers, takes and multiplies on a device that is pretended', {
+  skip: 'skip' in found && found.skip,
+}, () => {
+  assert.ok('python' in found);
+  const library = path.join(root, 'native', 'build', 'liblpq_kernels.so.1');
+  const [stub, header] = [path.join(dir, 'liblpq_device.so'), path.join(root, 'native', 'library')];
+  const flags = ['-std=gnu11', '-O2', '-shared', '-fPIC', `-I${header}`, '-Wl,--no-as-needed'];
+  const source = path.join(root, 'python', 'tests', 'device_stub.c');
+  const rest = [source, library, `-Wl,-rpath,${path.dirname(library)}`, '-o', stub, '-lm', '-ldl'];
+  const built = spawnSync(process.env.CC ?? 'cc', [...flags, ...rest], { encoding: 'utf8' });
+  assert.equal(built.status, 0, built.stderr);
+  const env = {
+    ...process.env,
+    PYTHONPATH: unpackedWheel(found.python, dir),
+    LPQ_KERNELS: stub,
+    VLLM_LOGGING_LEVEL: 'ERROR',
+  };
+  const cases = path.join(root, 'test', 'engines', 'gpu', 'plugin_cases.py');
+  const ran = spawnSync(found.python, [cases], { encoding: 'utf8', env });
+  assert.equal(ran.status, 0, ran.stderr.slice(-3000));
+  assert.ok(ran.stdout.trim().split('\n').length >= 7, ran.stdout);
+});
+
 test("the driver's cells run in vLLM's build for the CPU", { skip }, async () => {
   assert.ok('python' in found);
   const prepared = path.join(dir, 'real');
