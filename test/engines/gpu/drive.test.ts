@@ -124,27 +124,49 @@ const engine = ENGINES.find(({ environment, plugin }) => environment === 'engine
 const found = pythonOf(engine);
 const skip = 'skip' in found ? found.skip : ALL ? false : 'SKIPPED: this takes three minutes; LPQ_TEST_ALL=1 runs it';
 
-test('the plugin registers, takes and multiplies on a device that is pretended', {
-  skip: 'skip' in found && found.skip,
-}, () => {
+let stub: string | undefined;
+
+/** Runs a program in vLLM's Python over the wheel, with a library whose device is the host's memory. */
+function onStub(program: string, ...args: readonly string[]) {
   assert.ok('python' in found);
-  const library = path.join(root, 'native', 'build', 'liblpq_kernels.so.1');
-  const [stub, header] = [path.join(dir, 'liblpq_device.so'), path.join(root, 'native', 'library')];
-  const flags = ['-std=gnu11', '-O2', '-shared', '-fPIC', `-I${header}`, '-Wl,--no-as-needed'];
-  const source = path.join(root, 'python', 'tests', 'device_stub.c');
-  const rest = [source, library, `-Wl,-rpath,${path.dirname(library)}`, '-o', stub, '-lm', '-ldl'];
-  const built = spawnSync(process.env.CC ?? 'cc', [...flags, ...rest], { encoding: 'utf8' });
-  assert.equal(built.status, 0, built.stderr);
-  const env = {
-    ...process.env,
-    PYTHONPATH: unpackedWheel(found.python, dir),
-    LPQ_KERNELS: stub,
-    VLLM_LOGGING_LEVEL: 'ERROR',
-  };
-  const cases = path.join(root, 'test', 'engines', 'gpu', 'plugin_cases.py');
-  const ran = spawnSync(found.python, [cases], { encoding: 'utf8', env });
+  if (stub === undefined) {
+    const library = path.join(root, 'native', 'build', 'liblpq_kernels.so.1');
+    const header = path.join(root, 'native', 'library');
+    stub = path.join(dir, 'liblpq_device.so');
+    const flags = ['-std=gnu11', '-O2', '-shared', '-fPIC', `-I${header}`, '-Wl,--no-as-needed'];
+    const source = path.join(root, 'python', 'tests', 'device_stub.c');
+    const rest = [source, library, `-Wl,-rpath,${path.dirname(library)}`, '-o', stub, '-lm', '-ldl'];
+    const built = spawnSync(process.env.CC ?? 'cc', [...flags, ...rest], { encoding: 'utf8' });
+    assert.equal(built.status, 0, built.stderr);
+  }
+  const own = { PYTHONPATH: unpackedWheel(found.python, dir), LPQ_KERNELS: stub, VLLM_LOGGING_LEVEL: 'ERROR' };
+  const file = path.join(root, 'test', 'engines', 'gpu', program);
+  return spawnSync(found.python, [file, ...args], { encoding: 'utf8', env: { ...process.env, ...own } });
+}
+
+const absent = 'skip' in found && found.skip;
+
+test('the plugin registers, takes and multiplies on a device that is pretended', { skip: absent }, () => {
+  const ran = onStub('plugin_cases.py');
   assert.equal(ran.status, 0, ran.stderr.slice(-3000));
   assert.ok(ran.stdout.trim().split('\n').length >= 7, ran.stdout);
+});
+
+/** Of what stands in layout tilus: the stub reads no other. */
+const PRETENDED =
+  /^(lpq: (gptq W3|W3, sm90|gptq W4|awq W4 with zero points|W4, sm90, experts)|transformers: W3, sm90)$/;
+const COMPILED = /^lpq: (gptq W3|W3, sm90), compiled$/;
+
+test('models run on a device that is pretended, compiled and not', { skip }, async () => {
+  const prepared = path.join(dir, 'pretended');
+  const wanted = GPU_CELLS.filter(({ name }) => PRETENDED.test(name) || COMPILED.test(name));
+  await prepare(prepared, wanted);
+  const ran = onStub('pretend.py', prepared, `${PRETENDED.source}|${COMPILED.source}`);
+  assert.equal(ran.status, 0, ran.stderr.slice(-3000));
+  const lines = ran.stdout.split('\n').filter((line) => line.startsWith('@@cell '));
+  const outcomes = lines.map((line) => JSON.parse(line.slice('@@cell '.length)).outcome);
+  assert.ok(outcomes.length >= 6, ran.stdout);
+  assert.deepEqual([...new Set(outcomes)], ['ran'], ran.stdout);
 });
 
 test("the driver's cells run in vLLM's build for the CPU", { skip }, async () => {

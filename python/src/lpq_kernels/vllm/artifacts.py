@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from vllm.distributed import get_tensor_model_parallel_rank
 from vllm.model_executor.layers.fused_moe import RoutedExperts, UnquantizedFusedMoEMethod
 from vllm.model_executor.layers.linear import LinearBase, LinearMethodBase, UnquantizedLinearMethod
 from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
@@ -150,7 +151,7 @@ class LpqLinearMethod(LinearMethodBase):
             raise Refused(f"the bias of packed module '{self.parts[0].name}' is added by its product, and vLLM adds that of this layer later")
         self.dtype = params_dtype
         make_room()
-        rank, self.padded = layer.tp_rank, 0
+        rank, self.padded = getattr(layer, "tp_rank", get_tensor_model_parallel_rank()), 0  # heads do not say it in every version
         first = rank * input_size_per_partition if input_size_per_partition != input_size else 0
         self.inputs = (first, first + input_size_per_partition)
         if layer.tp_size == 1 or input_size_per_partition != input_size:
