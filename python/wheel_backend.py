@@ -1,6 +1,6 @@
 """Makes the wheel: the package, liblpq_kernels.so, which `npm run build:native` compiled, and liblpq_torch.so. Installing it compiles nothing.
 
-The library is $LPQ_KERNELS, else native/build/liblpq_kernels.so.1 of the tree. liblpq_torch.so is extension/ops.cpp, compiled by $CXX against
+The library is $LPQ_KERNELS, else native/build/liblpq_kernels.so.1 of the tree. liblpq_torch.so is extension/*.cpp, compiled by $CXX against
 the headers of the torch that this Python has: one file for every torch from 2.10 on, on its stable ABI. It is kept in build/torch-ops.
 Without such a torch the wheel has none, which is said, and operations go by ctypes. The same inputs give the same bytes.
 """
@@ -51,10 +51,10 @@ def operations() -> Path | None:
     if isinstance(torch, str):
         print(f"lpq-kernels: a wheel WITHOUT compiled operations of torch, which go by ctypes then: {torch}", file=sys.stderr)
         return None
-    source, header = HERE / "extension" / "ops.cpp", HERE.parent / "native" / "library" / "lpq_kernels.h"
+    sources, header = sorted((HERE / "extension").glob("*.cpp")), HERE.parent / "native" / "library" / "lpq_kernels.h"
     compiler = [*shlex.split(os.environ.get("CXX", "c++")), *FLAGS]
     version = subprocess.run([compiler[0], "--version"], capture_output=True, check=True).stdout
-    inputs = (source.read_bytes(), header.read_bytes(), (torch / "version.py").read_bytes(), version, repr(compiler).encode())
+    inputs = (*(path.read_bytes() for path in sorted((HERE / "extension").iterdir())), header.read_bytes(), (torch / "version.py").read_bytes(), version, repr(compiler).encode())
     digest = hashlib.sha256(b"\0".join(inputs)).hexdigest()[:16]
     made = HERE.parent / "build" / "torch-ops" / f"{digest}.so"
     if made.is_file():
@@ -63,9 +63,9 @@ def operations() -> Path | None:
     with tempfile.TemporaryDirectory(dir=made.parent) as scratch:
         # Sources by names that do not depend on the folder, which exceptions of torch's headers print.
         places = ["-isystem", str(torch / "include"), f"-I{header.parent}", f"-L{torch / 'lib'}", f"-ffile-prefix-map={HERE}=.", f"-ffile-prefix-map={torch}=torch"]
-        ran = subprocess.run([*compiler, *places, str(source), "-o", f"{scratch}/ops.so", *LIBRARIES], capture_output=True, text=True)
+        ran = subprocess.run([*compiler, *places, *map(str, sources), "-o", f"{scratch}/ops.so", *LIBRARIES], capture_output=True, text=True)
         if ran.returncode != 0:
-            raise SystemExit(f"{source} does not compile against {torch}:\n{ran.stderr}")
+            raise SystemExit(f"{HERE / 'extension'} does not compile against {torch}:\n{ran.stderr}")
         os.replace(f"{scratch}/ops.so", made)
     return made
 

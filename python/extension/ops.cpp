@@ -4,19 +4,17 @@
 #include <dlfcn.h>
 #include <lpq_kernels.h>
 #include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/ops.h>
-#include <torch/csrc/stable/tensor.h>
 
-#include <algorithm>
+#include <array>
 #include <cstring>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "common.h"
+
 namespace {
 
-using torch::headeronly::ScalarType;
-using torch::stable::Tensor;
+using namespace lpq::torch_ops;
 
 struct Functions {
   decltype(&lpq_cpu_block) block;
@@ -25,23 +23,8 @@ struct Functions {
   decltype(&lpq_last_error) last_error;
 } kernels;
 
-[[noreturn]] void fail(const std::string& sentence) { throw std::runtime_error(sentence); }
-
 void check(lpq_status status) {
   if (status != LPQ_OK) fail(kernels.last_error());
-}
-
-std::string list(const Tensor& tensor) {
-  std::string text = "[";
-  for (int64_t i = 0; i < tensor.dim(); ++i) text += (i ? ", " : "") + std::to_string(tensor.size(i));
-  return text + "]";
-}
-
-int kind(ScalarType type, const char* what) {
-  if (type == ScalarType::Float) return LPQ_F32;
-  if (type == ScalarType::Half) return LPQ_F16;
-  if (type == ScalarType::BFloat16) return LPQ_BF16;
-  fail(std::string(what) + " is no float32, float16 or bfloat16");
 }
 
 lpq_cpu_info described(const Tensor& block) {
@@ -52,25 +35,13 @@ lpq_cpu_info described(const Tensor& block) {
   return info;
 }
 
-std::string shape(const lpq_cpu_info& info) {
-  return "[" + std::to_string(info.n) + ", " + std::to_string(info.k) + "]";
-}
+std::string shape(const lpq_cpu_info& info) { return pair(info.n, info.k); }
 
 int threads() { return static_cast<int>(torch::stable::get_num_threads()); }
 
 /** `like`'s shape with another last dimension. */
 Tensor made(const Tensor& like, int64_t last, ScalarType type, bool more = false) {
-  std::vector<int64_t> sizes;
-  for (int64_t i = 0; i < like.dim(); ++i) sizes.push_back(like.size(i));
-  if (more) sizes.push_back(last);
-  else sizes.back() = last;
-  std::vector<int64_t> strides(sizes.size(), 1);
-  for (size_t i = sizes.size() - 1; i > 0; --i) strides[i - 1] = strides[i] * std::max<int64_t>(1, sizes[i]);
-  AtenTensorHandle handle;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(
-      static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(),
-      torch::stable::detail::to<int32_t>(torch::stable::detail::from(type)), aoti_torch_device_type_cpu(), 0, &handle));
-  return Tensor(handle);
+  return dense(shaped(like, last, more), type, aoti_torch_device_type_cpu(), 0);
 }
 
 /** y [M, N] of x [M, K], both `type`. */
@@ -186,11 +157,12 @@ extern "C" __attribute__((visibility("default"))) const char* lpq_torch_bind(voi
   if (!found("lpq_cpu_gemm", kernels.gemm)) return "lpq_cpu_gemm";
   if (!found("lpq_cpu_rows", kernels.rows)) return "lpq_cpu_rows";
   if (!found("lpq_last_error", kernels.last_error)) return "lpq_last_error";
-  return nullptr;
+  return bind_device(library);
 }
 
 STABLE_TORCH_LIBRARY(lpq_kernels, m) {
   m.def("linear(Tensor x, Tensor block, SymInt n, SymInt k) -> Tensor");
+  m.def("linear_on_device(Tensor x, Tensor block, SymInt n, SymInt k) -> Tensor");
   m.def("rows(Tensor ids, Tensor block, SymInt k, ScalarType dtype) -> Tensor");
   m.def(
       "experts(Tensor x, Tensor weights, Tensor ids, Tensor[] gate, Tensor[] up, Tensor[] down, str activation) -> "

@@ -12,6 +12,6 @@ from ._library import Error, version
 from .artifact import Artifact, Module
 from .kv import KvCache
 from .modules import Embedding, Linear
-from .ops import operations, pack_codes, pack_module, pack_share
+from .ops import operations, pack_codes, pack_module, pack_share, reserve
 
-__all__ = ["Artifact", "Embedding", "Error", "KvCache", "Linear", "Module", "operations", "pack_codes", "pack_module", "pack_share", "version"]
+__all__ = ["Artifact", "Embedding", "Error", "KvCache", "Linear", "Module", "operations", "pack_codes", "pack_module", "pack_share", "reserve", "version"]

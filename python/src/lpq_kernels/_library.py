@@ -75,6 +75,36 @@ class BlockInfo(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("n", c_int64), ("k", c_int64), ("bits", c_int), ("group", c_int), ("bias", c_int), ("bytes", c_size_t)]
 
 
+class WeightDesc(ctypes.Structure):
+    """lpq_weight_desc."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("layout", c_int),
+        ("type", c_char_p),
+        ("n", c_int64),
+        ("k", c_int64),
+        ("n_padded", c_int64),
+        ("k_padded", c_int64),
+        ("group", c_int),
+        ("activations", c_int),
+        ("weights", c_void_p),
+        ("scales", c_void_p),
+        ("scale_type", c_int),
+        ("zero_type", c_int),
+        ("zeros", c_void_p),
+        ("zero", c_double),
+        ("permutation", c_void_p),
+        ("bias", c_void_p),
+        ("experts", c_int),
+        ("metadata", c_void_p),
+        ("block_bits", c_void_p),
+        ("block_clip", c_void_p),
+        ("blocks", c_void_p),
+        ("eight_bit_blocks", c_int64),
+    ]
+
+
 class KvDesc(ctypes.Structure):
     """lpq_kv_desc."""
 
@@ -146,6 +176,11 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "lpq_cpu_codes_pack": [c_void_p, c_void_p, c_size_t, c_int],
     "lpq_cpu_block": [c_void_p, c_size_t, c_void_p],
     "lpq_cpu_gemm": [c_void_p, c_size_t, c_int64, c_int, c_void_p, c_void_p, c_int],
+    "lpq_context_open": [c_void_p, POINTER(c_void_p)],
+    "lpq_weight_create": [c_void_p, c_void_p, POINTER(c_void_p)],
+    "lpq_gemm_workspace": [c_void_p, c_int64, c_int64, POINTER(c_size_t)],
+    "lpq_module_bytes": [c_void_p, c_char_p, POINTER(c_size_t)],
+    "lpq_module_upload": [c_void_p, c_void_p, c_char_p, c_int, c_void_p, c_size_t, c_void_p, POINTER(c_void_p)],
     "lpq_kv_describe": [c_void_p, c_void_p],
     "lpq_cpu_kv_pack": [c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_int],
     "lpq_cpu_kv_append": [c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_void_p, c_int],
@@ -169,6 +204,7 @@ def _open() -> ctypes.CDLL:
         function.argtypes, function.restype = arguments, c_int
     for name in ("lpq_version", "lpq_last_error", "lpq_status_name"):
         getattr(library, name).restype = c_char_p
+    library.lpq_weight_destroy.argtypes, library.lpq_weight_destroy.restype = [c_void_p], None
     library.lpq_artifact_close.argtypes, library.lpq_artifact_close.restype = [c_void_p], None
     for name in ("lpq_artifact_modules", "lpq_artifact_tensors"):
         getattr(library, name).argtypes, getattr(library, name).restype = [c_void_p], c_int64

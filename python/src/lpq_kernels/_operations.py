@@ -35,8 +35,8 @@ def _old() -> bool:
     return (int(major), int(minor)) < OLDEST
 
 
-def _load() -> str:
-    """Registers the operations; returns which: "compiled" or "ctypes"."""
+def _load() -> tuple[str, Path | None]:
+    """Registers the operations; returns which, "compiled" or "ctypes", and the compiled ones' file."""
     path = _file()
     if path is not None and _old():
         oldest = ".".join(map(str, OLDEST))
@@ -44,7 +44,7 @@ def _load() -> str:
         path = None
     if path is None:
         _ctypes.define()
-        return "ctypes"
+        return "ctypes", None
     try:
         torch.ops.load_library(str(path))
     except OSError as error:
@@ -54,11 +54,17 @@ def _load() -> str:
     absent = bind(library._handle)
     if absent is not None:
         raise ImportError(f"the library of lpq_kernels is older than this package: it has no {absent.decode()}")
-    return "compiled"
+    return "compiled", path
 
 
-operations = _load()
+operations, path = _load()
 """Which torch.ops.lpq_kernels are: "compiled" or "ctypes"."""
+
+if operations == "compiled":
+
+    @torch.library.register_fake("lpq_kernels::linear_on_device")
+    def _(x: torch.Tensor, block: torch.Tensor, n: int, k: int) -> torch.Tensor:
+        return x.new_empty((*x.shape[:-1], n))
 
 
 @torch.library.register_fake("lpq_kernels::linear")

@@ -52,6 +52,8 @@ class Module:
     k: int
     group: int
     bias: bool
+    zero: float = 0
+    """Layout tilus without zero points: the code that stands for 0."""
 
 
 class Artifact:
@@ -160,4 +162,4 @@ def _hash(stored: Tensor) -> str:
 
 
 def _module(info: ModuleInfo) -> Module:
-    return Module(info.name.decode(), info.layout_name.decode(), info.type.decode(), info.n, info.k, info.group, bool(info.bias))
+    return Module(info.name.decode(), info.layout_name.decode(), info.type.decode(), info.n, info.k, info.group, bool(info.bias), info.zero)

@@ -33,9 +33,9 @@ class Linear(_Packed):
         self.in_features, self.out_features = self.k, self.n
 
     @classmethod
-    def from_artifact(cls, artifact: Artifact, name: str) -> Linear:
-        """The module `name` of an artifact. Raises Error where it has no product on a CPU."""
-        return cls(ops.pack_module(artifact, name))
+    def from_artifact(cls, artifact: Artifact, name: str, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Linear:
+        """The module `name` of an artifact, on a CUDA device for inputs of `dtype`. Raises Error where it has no product there."""
+        return cls(ops.pack_module(artifact, name, device=device, dtype=dtype))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return ops.linear(x, self.block, self.n, self.k)

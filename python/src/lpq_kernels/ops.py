@@ -1,6 +1,8 @@
-"""Products over packed codes on the CPU, as torch operations with fakes, so that torch.compile and torch.export see through them.
+"""Products over packed codes, as torch operations with fakes, so that torch.compile, torch.export and CUDA graphs take them.
 
-A packed weight is one uint8 tensor, a *block* (lpq_kernels.h: lpq_cpu_*): plain data, which can be a buffer, be saved, and be moved.
+A packed weight is one uint8 tensor, a *block*. On the CPU it is plain data (lpq_kernels.h: lpq_cpu_*), which can be a buffer, be saved, and be
+moved. On a CUDA device it belongs to where it was packed (_device.py), and to the type of its inputs: `device` and `dtype` of pack_* say so.
+Products there run on torch's current stream, allocate their output alone, and never wait.
 """
 
 from __future__ import annotations
@@ -10,12 +12,14 @@ from ctypes import byref, c_size_t
 
 import torch
 
-from ._ctypes import ACTIVATIONS, describe
-from ._library import Codes, Error, Share, check, library, sized
+from . import _ctypes, _device
+from ._ctypes import ACTIVATIONS
+from ._device import reserve
+from ._library import BlockInfo, Codes, Error, Share, check, library, sized
 from ._operations import operations
 from .artifact import Artifact
 
-__all__ = ["ACTIVATIONS", "describe", "experts", "linear", "operations", "pack_codes", "pack_module", "pack_share", "rows"]
+__all__ = ["ACTIVATIONS", "describe", "experts", "linear", "operations", "pack_codes", "pack_module", "pack_share", "reserve", "rows"]
 
 
 def _empty(size: int) -> torch.Tensor:
@@ -25,8 +29,27 @@ def _empty(size: int) -> torch.Tensor:
     return room[first : first + size]
 
 
-def pack_module(artifact: Artifact, name: str) -> torch.Tensor:
-    """The block of an artifact's module, its bias within. Raises Error for a layout without a product on a CPU."""
+def describe(block: torch.Tensor) -> BlockInfo:
+    """n, k, bits, group and bias of a block. Raises Error for memory that is none, or cut short."""
+    return _ctypes.describe(block) if block.device.type == "cpu" else _device.describe(block)
+
+
+def _elsewhere(device: torch.device | str | None, dtype: torch.dtype | None) -> tuple[torch.device, torch.dtype] | None:
+    """The device and the type of inputs of a block that is not the CPU's; None for one of the CPU's."""
+    if device is None or torch.device(device).type == "cpu":
+        return None
+    if torch.device(device).type != "cuda":
+        raise Error("LPQ_ERROR_UNSUPPORTED", f"lpq_kernels runs on the CPU and on CUDA devices, not on {device}")
+    if dtype is None:
+        raise Error("LPQ_ERROR_ARGUMENT", "a weight on a device is packed for inputs of one type: dtype is missing")
+    return torch.device(device), dtype
+
+
+def pack_module(artifact: Artifact, name: str, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """The block of an artifact's module, its bias within. Raises Error for a layout without a product on the device."""
+    there = _elsewhere(device, dtype)
+    if there is not None:
+        return _device.upload(artifact, name, *there)
     size = c_size_t()
     check(library.lpq_cpu_module_bytes(artifact.handle, name.encode(), byref(size)))
     block = _empty(size.value)
@@ -34,12 +57,23 @@ def pack_module(artifact: Artifact, name: str) -> torch.Tensor:
     return block
 
 
-def pack_share(artifact: Artifact, name: str, *, n: tuple[int, int], k: tuple[int, int]) -> torch.Tensor:
+def pack_share(
+    artifact: Artifact,
+    name: str,
+    *,
+    n: tuple[int, int],
+    k: tuple[int, int],
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
     """The block of a share of a module: outputs n[0] to n[1] and inputs k[0] to k[1], which are whole groups.
 
     A share of inputs that does not begin at 0 has no bias: sums of shares have it once. Raises Error for what lies outside the module,
-    parts of groups, and inputs of permuted columns.
+    parts of groups, and inputs of permuted columns; on a device also for parts of blocks of 32 outputs by 128 inputs.
     """
+    there = _elsewhere(device, dtype)
+    if there is not None:
+        return _device.share(artifact, name, n, k, *there)
     share, size = sized(Share), c_size_t()
     share.n, share.n_count, share.k, share.k_count = n[0], n[1] - n[0], k[0], k[1] - k[0]
     check(library.lpq_cpu_share_bytes(artifact.handle, name.encode(), byref(share), byref(size)))
@@ -59,12 +93,15 @@ def pack_codes(
     permutation: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
     threads: int | None = None,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     """The block of plain codes: W [N, K] = (value(code) - zero) * scale.
 
     `type`: u1 to u8, i2 to i8, or a float such as f4e2m1. `codes` uint8 [N, K], raw bit patterns; `scales` and `zeros` [N, G] with
     G = ceil(K / group), or 1 for group 0; `permutation` [K], the column of x of each k; `bias` [N]; `threads` pack it,
-    torch's number unless given. Raises Error for what does not fit.
+    torch's number unless given. On a device codes are packed there, in layout tilus, without a permutation, and scales are f16 or bf16,
+    whichever holds them. Raises Error for what does not fit.
     """
     if codes.dim() != 2 or codes.dtype != torch.uint8:
         raise Error("LPQ_ERROR_ARGUMENT", f"codes are {codes.dtype} {list(codes.shape)}, not uint8 [N, K]")
@@ -78,7 +115,14 @@ def pack_codes(
             continue
         if list(tensor.shape) != shape:
             raise Error("LPQ_ERROR_ARGUMENT", f"{name} has the shape {list(tensor.shape)}, not {shape}")
-        kept[name] = tensor.to(torch.int32 if name == "permutation" else torch.float32).contiguous()
+        kept[name] = tensor
+    there = _elsewhere(device, dtype)
+    if there is not None:
+        if permutation is not None:
+            raise Error("LPQ_ERROR_UNSUPPORTED", "products on a device have no permutation of columns")
+        return _device.codes(type, codes, scales, group, zeros, zero, bias, *there)
+    for name, tensor in kept.items():
+        kept[name] = tensor if name == "codes" else tensor.to(torch.int32 if name == "permutation" else torch.float32).contiguous()
     made.type, made.n, made.k, made.group, made.zero = type.encode(), n, k, group, zero
     for name, tensor in kept.items():
         setattr(made, name, tensor.data_ptr())
@@ -119,4 +163,6 @@ def experts(
     return made
 
 
+if operations == "compiled":
+    torch.library.impl("lpq_kernels::experts", "cuda")(_device.experts)
 _linear, _rows, _experts = (getattr(torch.ops.lpq_kernels, name).default for name in ("linear", "rows", "experts"))

@@ -1,7 +1,8 @@
-"""transformers opens artifacts of `lpq pack`, on a CPU.
+"""transformers opens artifacts of `lpq pack`, on a CPU or a CUDA device.
 
     import lpq_kernels.transformers
     model = AutoModelForCausalLM.from_pretrained("tiny-w4-sm90")
+    model = AutoModelForCausalLM.from_pretrained("tiny-w4-sm90", dtype=torch.bfloat16, device_map="cuda")
 
 Registers the quantization method `lpq`, which config.json of an artifact names. Linears and experts stay packed; everything else is
 loaded by transformers itself. Raises ValueError, in one sentence, for what cannot run so.
@@ -136,16 +137,16 @@ def _submodule(model: nn.Module, name: str) -> nn.Module:
         return nn.Module()
 
 
-def _packed(artifact: Artifact, module: Module) -> torch.Tensor:
+def _packed(artifact: Artifact, module: Module, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     try:
-        return pack_module(artifact, module.name)
+        return pack_module(artifact, module.name, device=device, dtype=dtype)
     except Error as error:
         raise ValueError(f"{artifact.directory} does not run here: {error}") from None
 
 
-def _layer(artifact: Artifact, module: Module) -> nn.Module:
-    if module.layout != "comet":
-        return Linear(_packed(artifact, module))
+def _layer(artifact: Artifact, module: Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    if module.layout != "comet" or device.type != "cpu":
+        return Linear(_packed(artifact, module, device, dtype))
     try:
         return CometLinear.from_artifact(artifact, module.name)
     except Error as error:
@@ -159,10 +160,10 @@ class LpqQuantizer(HfQuantizer):
     requires_calibration = True
 
     def validate_environment(self, *args: Any, device_map: Any = None, **kwargs: Any) -> None:
-        """Raises ValueError for another device than the CPU."""
-        places = device_map.values() if isinstance(device_map, dict) else [device_map]
-        if any(str(place) not in ("None", "cpu", "auto") for place in places):
-            raise ValueError(f"lpq_kernels.transformers runs on the CPU, and device_map is {device_map}")
+        """Raises ValueError for other devices than the CPU and CUDA's, and for several."""
+        places = {str(place) for place in (device_map.values() if isinstance(device_map, dict) else [device_map])}
+        if len(places) > 1 or not re.fullmatch(r"None|cpu|auto|cuda(:\d+)?|\d+", next(iter(places))):
+            raise ValueError(f"lpq_kernels.transformers runs on the CPU or on one CUDA device, and device_map is {device_map}")
 
     def update_dtype(self, dtype: torch.dtype) -> torch.dtype:
         self.dtype = dtype
@@ -207,12 +208,14 @@ class LpqQuantizer(HfQuantizer):
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
         with self._open(model) as artifact:
+            device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
             for module, place in _places(model, artifact):
                 if not self._is_expert(place):
-                    model.set_submodule(place, _layer(artifact, module))
+                    model.set_submodule(place, _layer(artifact, module, device, self.dtype))
             for name, mixture in self.mixtures.items():
                 count = len(mixture.modules) // 3
-                blocks = {part: [_packed(artifact, mixture.modules[part, expert]) for expert in range(count)] for part in ("gate", "up", "down")}
+                parts = {part: [mixture.modules[part, expert] for expert in range(count)] for part in ("gate", "up", "down")}
+                blocks = {part: [_packed(artifact, packed, device, self.dtype) for packed in all] for part, all in parts.items()}
                 model.set_submodule(name, Experts(blocks, mixture.activation))
         self._cast(model)
         return model

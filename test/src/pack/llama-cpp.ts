@@ -133,7 +133,9 @@ function libraryPath(): string | undefined {
 export const BYTES = {
   version: '1.0',
   added_tokens: [],
+  normalizer: null,
   pre_tokenizer: { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: true },
+  post_processor: null,
   decoder: { type: 'ByteLevel', add_prefix_space: true, trim_offsets: true, use_regex: true },
   model: { type: 'BPE', vocab: Object.fromEntries(byteLetters().map((letter, id) => [letter, id])), merges: [] },
 };

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from vllm.distributed import get_tensor_model_parallel_rank
 from vllm.model_executor.layers.fused_moe import RoutedExperts, UnquantizedFusedMoEMethod
 from vllm.model_executor.layers.linear import LinearBase, LinearMethodBase, UnquantizedLinearMethod
 from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
@@ -20,7 +21,7 @@ from .._threads import spread
 from ..artifact import Artifact, Module
 from ..comet import CometLinear
 from .experts import LpqExpertsMethod
-from .kernel import FLOATS, opened
+from .kernel import FLOATS, ON_DEVICE, here, make_room, opened
 from .refusal import Refused, parallel, require_artifact
 
 
@@ -88,6 +89,10 @@ class LpqConfig(QuantizationConfig):
         last = "|".join(re.escape(name) for name in sorted(self.tensors))
         return WeightsMapper(orig_to_new_regex={re.compile(rf"\.(?:{last})$"): None} if last else {})
 
+    def get_cache_scale_mapper(self) -> WeightsMapper:
+        """The same for versions of vLLM that ask by this name."""
+        return QuantizationConfig.get_cache_scale_mapper() | self.get_checkpoint_weight_mapper()
+
     def parts(self, prefix: str) -> list[Module]:
         """The modules that vLLM's layer `prefix` is made of, in its order; none where it is not packed."""
         if prefix in self.modules:
@@ -144,7 +149,9 @@ class LpqLinearMethod(LinearMethodBase):
             raise Refused(f"config.json makes a layer of [{wanted}, {input_size}] of {got}")
         if self.biased and getattr(layer, "skip_bias_add", False):
             raise Refused(f"the bias of packed module '{self.parts[0].name}' is added by its product, and vLLM adds that of this layer later")
-        rank, self.padded = layer.tp_rank, 0
+        self.dtype = params_dtype
+        make_room()
+        rank, self.padded = getattr(layer, "tp_rank", get_tensor_model_parallel_rank()), 0  # heads do not say it in every version
         first = rank * input_size_per_partition if input_size_per_partition != input_size else 0
         self.inputs = (first, first + input_size_per_partition)
         if layer.tp_size == 1 or input_size_per_partition != input_size:
@@ -181,10 +188,12 @@ class LpqLinearMethod(LinearMethodBase):
             try:
                 artifact = opened(self.directory)
                 whole = (first, end) == (0, part.n) and self.inputs == (0, part.k)
-                if part.layout == "comet" and whole:
+                if part.layout == "comet" and whole and not ON_DEVICE:
                     layer.add_module(f"lpq_comet_{i}", CometLinear.from_artifact(artifact, part.name))
                     continue
-                block = ops.pack_module(artifact, part.name) if whole else ops.pack_share(artifact, part.name, n=(first, end), k=self.inputs)
+                there = {"device": here(), "dtype": self.dtype}
+                share = {"n": (first, end), "k": self.inputs}
+                block = ops.pack_module(artifact, part.name, **there) if whole else ops.pack_share(artifact, part.name, **share, **there)
             except Error as error:
                 raise Refused(f"{self.directory} does not run here: '{part.name}': {error}") from None
             layer.register_parameter(f"lpq_block_{i}", nn.Parameter(block, requires_grad=False))
@@ -198,7 +207,7 @@ class LpqLinearMethod(LinearMethodBase):
 
     def _product(self, layer: nn.Module, x: torch.Tensor, i: int) -> torch.Tensor:
         part, first, end = self.pieces[i]
-        if part.layout == "comet":
+        if part.layout == "comet" and not ON_DEVICE:
             made: torch.Tensor = getattr(layer, f"lpq_comet_{i}")(x)
             return made
         return ops.linear(x, getattr(layer, f"lpq_block_{i}"), end - first, self.inputs[1] - self.inputs[0])

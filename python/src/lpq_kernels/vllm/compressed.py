@@ -1,4 +1,4 @@
-"""compressed-tensors checkpoints with integer experts, which vLLM cannot multiply on a CPU: vLLM loads them, lpq multiplies."""
+"""compressed-tensors checkpoints with integer experts, which vLLM cannot multiply on a CPU: vLLM loads them, lpq multiplies. On a device by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .. import ops
 from .._threads import spread
 from .experts import PackedExpertsMethod, refused
 from .gptq import has_experts
-from .kernel import refusal, unpacked
+from .kernel import ON_DEVICE, make_room, refusal, unpacked
 from .refusal import Refused
 
 PACKED = "pack-quantized"
@@ -41,7 +41,7 @@ class LpqCompressedTensorsConfig(CompressedTensorsConfig):
         packed = any(
             (group.get("format") or hf_quant_cfg.get("format")) == PACKED and (group.get("weights") or {}).get("type") == "int" for group in groups
         )
-        return cls.NAME if user_quant == cls.NAME or (packed and has_experts(hf_config)) else None
+        return cls.NAME if user_quant == cls.NAME or (packed and has_experts(hf_config) and not ON_DEVICE) else None
 
     def get_quant_method(self, layer: nn.Module, prefix: str) -> Any:
         if not isinstance(layer, RoutedExperts):
@@ -83,6 +83,8 @@ class LpqCompressedTensorsExpertsMethod(PackedExpertsMethod):
             why = f"a rank's experts of {size} are not a whole number of groups of {group}: choose another tensor parallel size"
         if why is not None:
             raise Refused(why)
+        self.dtype = params_dtype
+        make_room()
         for name, k, n in (("w13", hidden_size, 2 * size), ("w2", size, hidden_size)):
             groups = 1 if group == -1 else k // group
             # Scales stay as exact as they are stored.
@@ -119,4 +121,5 @@ class LpqCompressedTensorsExpertsMethod(PackedExpertsMethod):
             zeros = unpacked(stored.t(), bits, end - first).t()
         group = 0 if self.group in (-1, k) else self.group
         middle = 1 << (bits - 1) if self.symmetric else 0
-        return ops.pack_codes(f"u{bits}", unpacked(words, bits, k), scales, group=group, zeros=zeros, zero=middle)
+        there = {"device": words.device, "dtype": self.dtype}
+        return ops.pack_codes(f"u{bits}", unpacked(words, bits, k), scales, group=group, zeros=zeros, zero=middle, **there)

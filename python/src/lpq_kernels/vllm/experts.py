@@ -13,7 +13,7 @@ from .. import ops
 from .._library import Error
 from .._threads import spread
 from ..artifact import Artifact, Module
-from .kernel import opened
+from .kernel import here, make_room, opened
 from .refusal import Refused
 
 PARTS = ("gate", "up", "down")
@@ -98,6 +98,8 @@ class LpqExpertsMethod(PackedExpertsMethod):
                     f"a rank's {size} inputs of '{down.name}' are no whole number of groups of {down.group}: "
                     "choose another tensor parallel size, or --enable-expert-parallel"
                 )
+        self.dtype = params_dtype
+        make_room()
         first = self.moe.tp_rank * size if size != whole else 0
         self.share = (first, first + size)
 
@@ -116,6 +118,8 @@ class LpqExpertsMethod(PackedExpertsMethod):
 
     def packed(self, artifact: Artifact, part: Module, *, n: tuple[int, int], k: tuple[int, int]) -> torch.Tensor:
         try:
-            return ops.pack_module(artifact, part.name) if (n, k) == ((0, part.n), (0, part.k)) else ops.pack_share(artifact, part.name, n=n, k=k)
+            there = {"device": here(), "dtype": self.dtype}
+            whole = (n, k) == ((0, part.n), (0, part.k))
+            return ops.pack_module(artifact, part.name, **there) if whole else ops.pack_share(artifact, part.name, n=n, k=k, **there)
         except Error as error:
             raise Refused(f"{self.directory} does not run here: '{part.name}': {error}") from None

@@ -1,4 +1,4 @@
-"""GPTQ checkpoints that vLLM's own configuration refuses on a CPU: all but 4 bits without zero points."""
+"""GPTQ checkpoints that vLLM's own configuration refuses: all but 4 bits without zero points, on a device also 8."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from vllm.model_executor.layers.linear import LinearMethodBase
 from vllm.model_executor.layers.quantization.auto_gptq import AutoGPTQConfig
 from vllm.model_executor.layers.quantization.utils.gptq_utils import get_linear_quant_method
 from vllm.model_executor.parameter import ChannelQuantScaleParameter, GroupQuantScaleParameter, PackedColumnParameter, PackedvLLMParameter
-from vllm.scalar_type import scalar_types
+from vllm.scalar_type import ScalarType
 
 from .gptq_experts import LpqGptqExpertsMethod
-from .kernel import adopt, gptq_block, product, refusal
+from .kernel import ON_DEVICE, adopt, gptq_block, make_room, product, refusal
 from .refusal import Refused, parallel, require_shares
 
 
@@ -30,14 +30,8 @@ class LpqGptqConfig(AutoGPTQConfig):
 
     NAME = "lpq_gptq"
     TYPE_MAP = {
-        (2, True): scalar_types.uint2b2,
-        (3, True): scalar_types.uint3b4,
-        (4, True): scalar_types.uint4b8,
-        (8, True): scalar_types.uint8b128,
-        (2, False): scalar_types.uint2,
-        (3, False): scalar_types.uint3,
-        (4, False): scalar_types.uint4,
-        (8, False): scalar_types.uint8,
+        **{(bits, True): ScalarType.uint(bits, 1 << (bits - 1)) for bits in (2, 3, 4, 8)},
+        **{(bits, False): ScalarType.uint(bits, None) for bits in (2, 3, 4, 8)},
     }
 
     def maybe_update_config(self, model_name: str, hf_config: Any = None, revision: str | None = None) -> None:
@@ -58,7 +52,7 @@ class LpqGptqConfig(AutoGPTQConfig):
         return self.NAME
 
     def get_supported_act_dtypes(self) -> list[torch.dtype]:
-        return [torch.float32, torch.half, torch.bfloat16]
+        return [torch.half, torch.bfloat16] if ON_DEVICE else [torch.float32, torch.half, torch.bfloat16]
 
     @classmethod
     def override_quantization_method(cls, hf_quant_cfg: dict[str, Any], user_quant: str | None, hf_config: Any = None) -> str | None:
@@ -69,7 +63,8 @@ class LpqGptqConfig(AutoGPTQConfig):
         for pattern, rule in (hf_quant_cfg.get("dynamic") or {}).items():
             if not pattern.startswith("-:") and isinstance(rule, dict):
                 facts.append((rule.get("bits", facts[0][0]), rule.get("sym", facts[0][1])))
-        refused = has_experts(hf_config) or any(fact != (4, True) for fact in facts)
+        own = {(4, True), (8, True)} if ON_DEVICE else {(4, True)}
+        refused = (has_experts(hf_config) and not ON_DEVICE) or any(fact not in own for fact in facts)
         known = all(fact in cls.TYPE_MAP for fact in facts)
         return cls.NAME if user_quant == cls.NAME or (refused and known) else None
 
@@ -104,7 +99,8 @@ class LpqGptqLinearMethod(LinearMethodBase):
             why = f"a share of {k} inputs is no whole number of groups of {group}: choose another tensor parallel size"
         if why is not None:
             raise Refused(why)
-        layer.lpq_shape = (n, k)
+        layer.lpq_shape, layer.lpq_dtype = (n, k), params_dtype
+        make_room()
         groups, rows = (1 if group == -1 else k // group), Fraction(32, bits)
         loader = attributes["weight_loader"]
         qweight = PackedvLLMParameter(
@@ -129,7 +125,8 @@ class LpqGptqLinearMethod(LinearMethodBase):
 
     def process_weights_after_loading(self, layer: nn.Module) -> None:
         config = self.config
-        block = gptq_block(config.weight_bits, config.group_size, config.less_one, layer.qweight.data, layer.scales.data, layer.qzeros.data)
+        stored = (layer.qweight.data, layer.scales.data, layer.qzeros.data)
+        block = gptq_block(config.weight_bits, config.group_size, config.less_one, *stored, layer.lpq_dtype)
         adopt(layer, block, "qweight", "scales", "qzeros")
 
     def apply(self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

@@ -12,7 +12,7 @@ from vllm.model_executor.utils import set_weight_attrs
 
 from .._threads import spread
 from .experts import PackedExpertsMethod, refused
-from .kernel import gptq_block, refusal
+from .kernel import gptq_block, make_room, refusal
 from .refusal import Refused
 
 
@@ -37,6 +37,8 @@ class LpqGptqExpertsMethod(PackedExpertsMethod):
             why = f"a rank's experts of {size} are no whole number of groups of {group}: choose another tensor parallel size"
         if why is not None:
             raise Refused(why)
+        self.dtype = params_dtype
+        make_room()
         scale = FusedMoeWeightScaleSupported.CHANNEL if group == -1 else FusedMoeWeightScaleSupported.GROUP
         for name, k, n in (("w13", hidden_size, 2 * size), ("w2", size, hidden_size)):
             groups = 1 if group == -1 else k // group
@@ -60,7 +62,7 @@ class LpqGptqExpertsMethod(PackedExpertsMethod):
                 words, scales, zeros = (getattr(layer, f"{name}_{each}").data[expert] for each in ("qweight", "scales", "qzeros"))
                 last = scales.shape[1] if outputs.stop is None else outputs.stop
                 at = slice((outputs.start or 0) * bits // 32, last * bits // 32)
-                made[part] = gptq_block(bits, self.group, self.less_one, words[:, outputs], scales[:, outputs], zeros[:, at])
+                made[part] = gptq_block(bits, self.group, self.less_one, words[:, outputs], scales[:, outputs], zeros[:, at], self.dtype)
             self.adopt(layer, expert, **made)
         for name in ("w13", "w2"):
             for each in ("qweight", "scales", "qzeros"):

@@ -6,32 +6,24 @@ from functools import lru_cache
 
 import torch
 from torch import nn
+from vllm.config import get_current_vllm_config_or_none
 from vllm.model_executor.kernels.linear import MPLinearKernel, MPLinearLayerConfig
 from vllm.platforms import current_platform
-from vllm.scalar_type import ScalarType, scalar_types
+from vllm.scalar_type import ScalarType
 
 from .. import ops
 from .._threads import spread
 from ..artifact import Artifact
 
-# Integers by vLLM's names, and the code that stands for 0 where there are no zero points.
+# Integers by vLLM's types, which not every version names, and the code that stands for 0 where there are no zero points.
 TYPES: dict[ScalarType, tuple[str, int]] = {
-    scalar_types.uint2: ("u2", 0),
-    scalar_types.uint3: ("u3", 0),
-    scalar_types.uint4: ("u4", 0),
-    scalar_types.uint5: ("u5", 0),
-    scalar_types.uint6: ("u6", 0),
-    scalar_types.uint7: ("u7", 0),
-    scalar_types.uint8: ("u8", 0),
-    scalar_types.uint2b2: ("u2", 2),
-    scalar_types.uint3b4: ("u3", 4),
-    scalar_types.uint4b8: ("u4", 8),
-    scalar_types.uint5b16: ("u5", 16),
-    scalar_types.uint6b32: ("u6", 32),
-    scalar_types.uint7b64: ("u7", 64),
-    scalar_types.uint8b128: ("u8", 128),
+    **{ScalarType.uint(bits, None): (f"u{bits}", 0) for bits in range(2, 9)},
+    **{ScalarType.uint(bits, 1 << (bits - 1)): (f"u{bits}", 1 << (bits - 1)) for bits in range(2, 9)},
 }
-FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+ON_DEVICE = not current_platform.is_cpu()
+FLOATS = (torch.float16, torch.bfloat16) if ON_DEVICE else (torch.float32, torch.float16, torch.bfloat16)
+GROUPS = (32, 64, 128)
+"""Of products on a device; those on a CPU have any multiple of 32."""
 BLOCK = "lpq_block"
 
 
@@ -44,9 +36,9 @@ def opened(directory: str) -> Artifact:
 def unpacked(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
     """`count` codes, uint8 [R, count], of int32 words [R, W] that are one little-endian stream of bits a row."""
     stream = nn.functional.pad(words.contiguous().view(torch.uint8), (0, 1))
-    at = torch.arange(count) * bits
+    at = torch.arange(count, device=words.device) * bits
     byte, shift = at // 8, at % 8
-    codes = torch.empty((words.shape[0], count), dtype=torch.uint8)
+    codes = torch.empty((words.shape[0], count), dtype=torch.uint8, device=words.device)
     step = max(1, (1 << 22) // max(1, count))  # rows: both bytes of a code are 16 bits for a moment
     for row in range(0, words.shape[0], step):
         part = stream[row : row + step]
@@ -60,13 +52,31 @@ def rows_first(parameter: nn.Parameter) -> torch.Tensor:
     return parameter.data.t() if parameter.output_dim == 1 else parameter.data
 
 
-def gptq_block(bits: int, group: int, less_one: bool, qweight: torch.Tensor, scales: torch.Tensor, qzeros: torch.Tensor) -> torch.Tensor:
-    """The block of words in gptq's order: qweight [W, N], a stream along K; scales [G, N]; qzeros [G, V], a stream along N, stored less one or not."""
+def gptq_block(
+    bits: int, group: int, less_one: bool, qweight: torch.Tensor, scales: torch.Tensor, qzeros: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
+    """The block of words in gptq's order: qweight [W, N], a stream along K; scales [G, N]; qzeros [G, V], a stream along N, stored less one or not.
+
+    It lies where the words do, and multiplies inputs of `dtype`.
+    """
     n, k = qweight.shape[1], qweight.shape[0] * 32 // bits
     zeros = unpacked(qzeros, bits, n).t()
     if less_one:
         zeros = zeros.to(torch.int16) + 1 & (1 << bits) - 1
-    return ops.pack_codes(f"u{bits}", unpacked(qweight.t(), bits, k), scales.t(), group=0 if group in (-1, k) else group, zeros=zeros)
+    codes, there = unpacked(qweight.t(), bits, k), {"device": qweight.device, "dtype": dtype}
+    return ops.pack_codes(f"u{bits}", codes, scales.t(), group=0 if group in (-1, k) else group, zeros=zeros, **there)
+
+
+def make_room() -> None:
+    """Products have room for as many tokens as vLLM takes at once, in the graphs that it captures, too. Asked for where it makes layers."""
+    config = get_current_vllm_config_or_none()
+    if ON_DEVICE and config is not None:
+        ops.reserve(config.scheduler_config.max_num_batched_tokens)
+
+
+def here() -> torch.device:
+    """Where this process computes."""
+    return torch.device("cuda", torch.cuda.current_device()) if ON_DEVICE else torch.device("cpu")
 
 
 def adopt(layer: nn.Module, block: torch.Tensor, *spent: str | None) -> None:
@@ -90,8 +100,10 @@ def refusal(bits: int, group: int, act: torch.dtype) -> str | None:
         return f"lpq_kernels has integers of 1 to 8 bits, not of {bits}"
     if group != -1 and (group < 32 or group % 32 != 0):
         return f"lpq_kernels has groups of multiples of 32, or one a row, not of {group}"
+    if ON_DEVICE and group not in (-1, *GROUPS):
+        return f"lpq_kernels has groups of 32, 64 and 128 on a device, or one a row, not of {group}"
     if act not in FLOATS:
-        return f"lpq_kernels multiplies float32, float16 and bfloat16, not {act}"
+        return f"lpq_kernels multiplies {', '.join(str(each).removeprefix('torch.') for each in FLOATS)} here, not {act}"
     return None
 
 
@@ -100,19 +112,23 @@ class LpqLinearKernel(MPLinearKernel):
 
     @classmethod
     def get_min_capability(cls) -> int:
-        return -1
+        return 80 if ON_DEVICE else -1
+
+    def __init__(self, c: MPLinearLayerConfig, *names: str | None, **named: str | None) -> None:
+        super().__init__(c, *names, **named)
+        make_room()
 
     @classmethod
     def can_implement(cls, c: MPLinearLayerConfig) -> tuple[bool, str | None]:
-        if not current_platform.is_cpu():
-            return False, "lpq_kernels is for the CPU"
+        if getattr(c, "has_g_idx", False):
+            return False, "lpq_kernels has no order of columns (g_idx)"
         if c.weight_type not in TYPES:
             return False, f"lpq_kernels has no {c.weight_type}"
         why = refusal(c.weight_type.size_bits, c.group_size, c.act_type)
         return why is None, why
 
     def process_weights_after_loading(self, layer: nn.Module) -> None:
-        words, scales, zero_words = self._get_weight_params(layer)
+        words, scales, zero_words, *_ = self._get_weight_params(layer)
         if words.packed_dim != words.input_dim:
             raise ValueError("lpq_kernels reads weights that are packed along the inputs, and this loader packs them along the outputs")
         type, zero = TYPES[self.config.weight_type]
@@ -121,9 +137,8 @@ class LpqLinearKernel(MPLinearKernel):
         if self.config.zero_points:
             zeros = unpacked(rows_first(zero_words).t(), bits, n).t()
         group = self.config.group_size
-        block = ops.pack_codes(
-            type, unpacked(rows_first(words), bits, k), rows_first(scales), group=0 if group in (-1, k) else group, zeros=zeros, zero=zero
-        )
+        codes, there = unpacked(rows_first(words), bits, k), {"device": words.device, "dtype": self.config.act_type}
+        block = ops.pack_codes(type, codes, rows_first(scales), group=0 if group in (-1, k) else group, zeros=zeros, zero=zero, **there)
         adopt(layer, block, self.w_q_name, self.w_s_name, self.w_zp_name)
 
     def apply_weights(self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

@@ -8,8 +8,9 @@ from types import TracebackType
 from typing import Any
 
 from vllm.config import VllmConfig
+from vllm.platforms import current_platform
 
-from .._library import Error, Share, check, library, sized
+from .._library import Error, ModuleInfo, Share, check, library, sized
 from ..artifact import Artifact, Module
 
 # What vLLM makes one layer of, and the linears whose inputs ranks share; by the names that checkpoints give them.
@@ -78,6 +79,22 @@ def _require_product(artifact: Artifact, module: Module, ranks: int) -> None:
         check(library.lpq_cpu_share_bytes(artifact.handle, module.name.encode(), byref(share), byref(size)))
 
 
+def _require_on_device(artifact: Artifact, module: Module, ranks: int, by_inputs: bool) -> None:
+    """Raises Error or Refused where a device has no product for a module, or for its ranks' shares: whole blocks of layout tilus."""
+    info = sized(ModuleInfo)
+    check(library.lpq_artifact_module(artifact.handle, module.name.encode(), byref(info)))
+    if info.layout == 0:
+        raise Refused(f"'{module.name}' has layout {module.layout}, whole and without a permutation or not at all, which no kernel of a device takes")
+    if ranks == 1:
+        return
+    size, unit, what = (module.k, 128, "inputs") if by_inputs else (module.n, 32, "outputs")
+    if module.layout != "tilus" or size % (ranks * unit):
+        raise Refused(
+            f"{ranks} ranks on devices cannot share the {size} {what} of '{module.name}' (layout {module.layout}): "
+            f"each takes whole blocks of {unit} of layout tilus"
+        )
+
+
 def require_artifact(artifact: Artifact, settings: Any) -> None:
     """Raises Refused for the first packed module that vLLM's workers could not run with these parallel settings."""
     ranks = settings.tensor_parallel_size if settings is not None else 1
@@ -96,11 +113,15 @@ def require_artifact(artifact: Artifact, settings: Any) -> None:
         by_inputs = shares > 1 and name.rpartition(".")[2] in BY_INPUTS
         if by_inputs:
             require_shares(shares, name, module.k, module.group)
-        alike = (module.layout, module.type, module.group, by_inputs)  # whose bytes the library would read for nothing
-        if alike in seen or module.layout == "comet":
+        size = () if current_platform.is_cpu() else (module.n, module.k)
+        alike = (module.layout, module.type, module.group, by_inputs, *size)  # whose bytes the library would read for nothing
+        if alike in seen or (module.layout == "comet" and current_platform.is_cpu()):
             continue
         seen.add(alike)
         try:
-            _require_product(artifact, module, shares if by_inputs else 1)
+            if current_platform.is_cpu():
+                _require_product(artifact, module, shares if by_inputs else 1)
+            else:
+                _require_on_device(artifact, module, shares, by_inputs)
         except Error as error:
             raise Refused(f"{artifact.directory} does not run here: '{name}': {error}") from None

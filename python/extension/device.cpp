@@ -1,0 +1,244 @@
+// lpq_kernels::linear on a CUDA device: lpq_gemm on torch's current stream. A call allocates y and nothing else, and
+// never waits, so that CUDA graphs take it. A weight is found by its block's address, which _device.py adopts.
+// linear_on_device is the same product for tensors of any device, by which tests run it without one.
+#include <dlfcn.h>
+#include <torch/csrc/stable/library.h>
+
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+
+#include "common.h"
+
+namespace lpq::torch_ops {
+namespace {
+
+struct Functions {
+  decltype(&lpq_gemm) gemm;
+  decltype(&lpq_gemm_workspace) workspace;
+  decltype(&lpq_workspace_init) init;
+  decltype(&lpq_last_error) last_error;
+} kernels;
+
+struct Weight {
+  const lpq_weight* weight;
+  lpq_context* context;
+  int64_t n, k;
+  int type;  // lpq_dtype of x and y
+};
+
+/** A workspace, which belongs to a stream from its first call on: what runs at the same time must not share one. */
+struct Workspace {
+  Tensor memory;  // kept: captured graphs hold its address
+  void* address;
+  size_t bytes;
+  bool taken = false;
+  void* stream = nullptr;
+};
+
+std::shared_mutex guard;
+std::unordered_map<const void*, Weight> weights;
+std::unordered_map<int64_t, std::vector<Workspace>> workspaces;  // by device
+std::vector<Tensor> outgrown;
+
+int64_t place_of(int32_t device_type, int32_t device) { return int64_t{device_type} << 32 | std::max(device, 0); }
+
+void* torch_cuda() {
+  static void* library = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
+  return library;
+}
+
+/** torch's stream of a CUDA device, a cudaStream_t; NULL for others. */
+void* current_stream(int32_t device_type, int32_t device) {
+  using Current = AOTITorchError (*)(int32_t, void**);
+  static const auto current =
+      reinterpret_cast<Current>(torch_cuda() ? dlsym(torch_cuda(), "aoti_torch_get_current_cuda_stream") : nullptr);
+  void* stream = nullptr;
+  if (current && device_type == aoti_torch_device_type_cuda()) STABLE_TORCH_ERROR_CODE_CHECK(current(device, &stream));
+  return stream;
+}
+
+bool capturing(void* stream) {
+  using Capturing = int (*)(void*, int*);
+  static const auto ask = [] {
+    void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    return reinterpret_cast<Capturing>(driver ? dlsym(driver, "cuStreamIsCapturing") : nullptr);
+  }();
+  int status = 0;
+  return ask && ask(stream, &status) == 0 && status != 0;
+}
+
+void check(lpq_status status) {
+  if (status != LPQ_OK) fail(kernels.last_error());
+}
+
+Weight weight_of(const Tensor& block) {
+  const std::shared_lock lock(guard);
+  const auto found = weights.find(block.const_data_ptr());
+  if (found == weights.end())
+    fail("the packed weight was not packed for this device: pack it there, it cannot be moved or copied");
+  return found->second;
+}
+
+Workspace made(lpq_context* context, int32_t device_type, int32_t device, size_t bytes, void* stream) {
+  Tensor memory = dense({static_cast<int64_t>(bytes) + 511}, ScalarType::Byte, device_type, device);
+  auto address = (reinterpret_cast<uintptr_t>(memory.mutable_data_ptr()) + 511) / 512 * 512;
+  check(kernels.init(context, reinterpret_cast<void*>(address), bytes, stream));
+  return {memory, reinterpret_cast<void*>(address), bytes};
+}
+
+/** The stream's workspace: the one that it has, else a free one; NULL where all are taken. */
+Workspace* workspace_of(int64_t place, void* stream) {
+  for (Workspace& each : workspaces[place])
+    if (each.taken && each.stream == stream) return &each;
+  for (Workspace& each : workspaces[place])
+    if (!each.taken) {
+      each.taken = true, each.stream = stream;
+      return &each;
+    }
+  return nullptr;
+}
+
+struct Room {
+  void* address = nullptr;
+  size_t bytes = 0;
+};
+
+Room room_for(int64_t place, void* stream) {
+  {
+    const std::shared_lock lock(guard);
+    const auto found = workspaces.find(place);
+    if (found != workspaces.end())
+      for (const Workspace& each : found->second)
+        if (each.taken && each.stream == stream) return {each.address, each.bytes};
+  }
+  const std::unique_lock lock(guard);
+  const Workspace* found = workspace_of(place, stream);
+  return found ? Room{found->address, found->bytes} : Room{};
+}
+
+/** A larger workspace for the stream; not while it is captured, whose memory would be the graph's. */
+Room grown(const Weight& weight, int64_t m, int32_t device_type, int32_t device, void* stream) {
+  if (capturing(stream))
+    fail("a graph is captured, and a product of " + std::to_string(m) +
+         " tokens needs a larger workspace: lpq_kernels.reserve() makes it before");
+  size_t bytes = 0;
+  check(kernels.workspace(weight.weight, m, m, &bytes));
+  const std::unique_lock lock(guard);
+  const int64_t place = place_of(device_type, device);
+  Workspace* now = workspace_of(place, stream);
+  if (now != nullptr && now->bytes >= bytes) return {now->address, now->bytes};
+  Workspace larger = made(weight.context, device_type, device, bytes, stream);
+  larger.taken = true, larger.stream = stream;
+  if (now == nullptr) return workspaces[place].push_back(larger), Room{larger.address, larger.bytes};
+  outgrown.push_back(now->memory);
+  *now = larger;
+  return {larger.address, larger.bytes};
+}
+
+Tensor linear(const Tensor& x, const Tensor& block, int64_t n, int64_t k) {
+  const Weight weight = weight_of(block);
+  if (weight.n != n || weight.k != k) fail("the packed weight is " + pair(weight.n, weight.k) + ", not " + pair(n, k));
+  if (x.dim() == 0 || x.size(x.dim() - 1) != k)
+    fail("x has the shape " + list(x) + ", and the packed weight is " + pair(n, k));
+  const int type = kind(x.scalar_type(), "x");
+  if (type != weight.type)
+    fail(std::string("x is ") +
+         (type == LPQ_F32   ? "float32"
+          : type == LPQ_F16 ? "float16"
+                            : "bfloat16") +
+         ", and the weight was packed for " + (weight.type == LPQ_F16 ? "float16" : "bfloat16"));
+  int32_t device_type = 0, device = 0;
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(x.get(), &device_type));
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(x.get(), &device));
+  // A slice may begin anywhere; the kernels read 16 bytes at once.
+  const Tensor rows = x.is_contiguous() ? x : torch::stable::contiguous(x);
+  const bool aligned = reinterpret_cast<uintptr_t>(rows.const_data_ptr()) % 16 == 0;
+  const Tensor from = aligned ? rows : torch::stable::clone(rows);
+  Tensor y = dense(shaped(x, n), x.scalar_type(), device_type, device);
+  const int64_t m = x.numel() / k;
+  if (m == 0) return y;
+  void* stream = current_stream(device_type, device);
+  Room room = room_for(place_of(device_type, device), stream);
+  if (room.address == nullptr) room = grown(weight, m, device_type, device, stream);
+  const auto multiply = [&] {
+    return kernels.gemm(weight.weight, m, from.const_data_ptr(), y.mutable_data_ptr(), room.address, room.bytes, stream,
+                        LPQ_GEMM_SETTLED);
+  };
+  lpq_status status = multiply();
+  if (status == LPQ_ERROR_WORKSPACE) room = grown(weight, m, device_type, device, stream), status = multiply();
+  check(status);
+  return y;
+}
+
+thread_local std::string sentence;
+
+}  // namespace
+
+const char* bind_device(void* library) {
+  const auto found = [&](const char* name, auto& function) {
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
+    return function != nullptr;
+  };
+  if (!found("lpq_gemm", kernels.gemm)) return "lpq_gemm";
+  if (!found("lpq_gemm_workspace", kernels.workspace)) return "lpq_gemm_workspace";
+  if (!found("lpq_workspace_init", kernels.init)) return "lpq_workspace_init";
+  if (!found("lpq_last_error", kernels.last_error)) return "lpq_last_error";
+  return nullptr;
+}
+
+}  // namespace lpq::torch_ops
+
+using namespace lpq::torch_ops;
+
+#define LPQ_TORCH_API extern "C" __attribute__((visibility("default")))
+
+/** Products whose block begins at `address` are those of `weight` from here on. */
+LPQ_TORCH_API void lpq_torch_adopt(const void* address, const lpq_weight* weight, lpq_context* context, int64_t n,
+                                   int64_t k, int type) {
+  const std::unique_lock lock(guard);
+  weights[address] = {weight, context, n, k, type};
+}
+
+LPQ_TORCH_API void lpq_torch_drop(const void* address) {
+  const std::unique_lock lock(guard);
+  weights.erase(address);
+}
+
+/** Sees to it that a device has `count` workspaces of `bytes` each. NULL, or a sentence of this thread. */
+LPQ_TORCH_API const char* lpq_torch_reserve(lpq_context* context, int cuda, int device, size_t bytes, int count) {
+  try {
+    const int32_t device_type = cuda ? aoti_torch_device_type_cuda() : aoti_torch_device_type_cpu();
+    void* stream = current_stream(device_type, device);
+    const std::unique_lock lock(guard);
+    auto& all = workspaces[place_of(device_type, device)];
+    for (Workspace& each : all)
+      if (each.bytes < bytes) {
+        Workspace larger = made(context, device_type, device, bytes, stream);
+        larger.taken = each.taken, larger.stream = each.stream;
+        outgrown.push_back(each.memory);
+        each = larger;
+      }
+    while (all.size() < static_cast<size_t>(count)) all.push_back(made(context, device_type, device, bytes, stream));
+    return nullptr;
+  } catch (const std::exception& error) {
+    sentence = error.what();
+    return sentence.c_str();
+  }
+}
+
+/** The workspace of a device's current stream, for a caller of lpq_gemm() of its own. NULL where it has none. */
+LPQ_TORCH_API void* lpq_torch_workspace(int cuda, int device, size_t* bytes, void** stream) {
+  const int32_t device_type = cuda ? aoti_torch_device_type_cuda() : aoti_torch_device_type_cpu();
+  *stream = current_stream(device_type, device);
+  const Room room = room_for(place_of(device_type, device), *stream);
+  *bytes = room.bytes;
+  return room.address;
+}
+
+STABLE_TORCH_LIBRARY_IMPL(lpq_kernels, CUDA, m) {
+  m.impl("linear", TORCH_BOX(&lpq::torch_ops::linear));
+  m.impl("linear_on_device", TORCH_BOX(&lpq::torch_ops::linear));
+}
+
+STABLE_TORCH_LIBRARY_IMPL(lpq_kernels, CPU, m) { m.impl("linear_on_device", TORCH_BOX(&lpq::torch_ops::linear)); }

@@ -1,0 +1,324 @@
+"""Packed weights on a CUDA device: lpq_kernels.h's weights, found by their block's address (extension/device.cpp).
+
+A block is the uint8 tensor that holds all of a weight's device memory. It has no header that the host could read, so it must stay where it was
+packed: a copy is no weight. A weight ends with its block's memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from ctypes import byref, c_char_p, c_int, c_int64, c_size_t, c_void_p
+from dataclasses import dataclass
+
+import torch
+
+from . import _tilus
+from ._ctypes import ACTIVATIONS
+from ._library import BlockInfo, Error, WeightDesc, check, library, sized
+from ._operations import operations, path
+from .artifact import Artifact
+
+TYPES = {torch.float16: 1, torch.bfloat16: 2}
+_TILUS = 1
+_SCALES = {torch.float16: 1, torch.bfloat16: 2}
+_ZEROS = {torch.uint8: 12, torch.float16: 1}
+STREAMS = 4
+"""Workspaces made at once: eager work, captured graphs and two streams beside them."""
+TOKENS = 2048
+"""Rows of x that a workspace is made for unless reserve() asks for more; beyond, a call makes a larger one, but not into a graph."""
+
+
+@dataclass(frozen=True)
+class Weight:
+    """What is known of a block on a device."""
+
+    handle: int
+    device: torch.device
+    dtype: torch.dtype
+    n: int
+    k: int
+    bits: int
+    group: int
+    bias: bool
+
+
+_weights: dict[int, Weight] = {}
+_contexts: dict[torch.device, c_void_p] = {}
+_sizes: dict[tuple[object, ...], int] = {}
+_tokens = TOKENS
+
+
+class _Extension:
+    """The functions of liblpq_torch.so."""
+
+    def __init__(self) -> None:
+        if operations != "compiled":
+            raise Error("LPQ_ERROR_UNSUPPORTED", "products on a device need the compiled operations of the wheel, and this is lpq_kernels by ctypes")
+        self.library = ctypes.CDLL(str(path))
+        self.library.lpq_torch_adopt.argtypes = [c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int]
+        self.library.lpq_torch_adopt.restype = None
+        self.library.lpq_torch_drop.argtypes, self.library.lpq_torch_drop.restype = [c_void_p], None
+        self.library.lpq_torch_reserve.argtypes, self.library.lpq_torch_reserve.restype = [c_void_p, c_int, c_int, c_size_t, c_int], c_char_p
+        self.library.lpq_torch_workspace.argtypes = [c_int, c_int, c_void_p, c_void_p]
+        self.library.lpq_torch_workspace.restype = c_void_p
+
+
+_extension: _Extension | None = None
+
+
+def _functions() -> ctypes.CDLL:
+    global _extension
+    if _extension is None:
+        _extension = _Extension()
+    return _extension.library
+
+
+def place(device: torch.device | str) -> torch.device:
+    """A device with its number."""
+    made = torch.device(device)
+    return torch.device("cuda", torch.cuda.current_device()) if made.type == "cuda" and made.index is None else made
+
+
+def _index(device: torch.device) -> int:
+    return 0 if device.index is None else device.index
+
+
+def context(device: torch.device) -> c_void_p:
+    """lpq's context of torch's on a device, which loads the kernels once. Raises Error where there are none for it."""
+    if device not in _contexts:
+        handle = c_void_p()
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.zeros(1, device=device)  # makes torch's context the thread's
+                check(library.lpq_context_open(None, byref(handle)))
+        else:
+            check(library.lpq_context_open(None, byref(handle)))
+        _contexts[device] = handle
+    return _contexts[device]
+
+
+def _stream(device: torch.device) -> int:
+    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+
+
+def _type(dtype: torch.dtype) -> int:
+    if dtype not in TYPES:
+        raise Error("LPQ_ERROR_ARGUMENT", f"products on a device have float16 or bfloat16 inputs, not {dtype}")
+    return TYPES[dtype]
+
+
+def _adopt(block: torch.Tensor, handle: c_void_p, weight: Weight, alike: tuple[object, ...]) -> torch.Tensor:
+    """Makes a block's address that of a weight, and sees to a workspace for it. Weights that are `alike` need the same."""
+    address = block.data_ptr()
+    if address in _weights:
+        _drop(address, _weights[address].handle)
+    _functions().lpq_torch_adopt(address, handle, context(weight.device), weight.n, weight.k, TYPES[weight.dtype])
+    _weights[address] = weight
+    # Tensors of one storage share its Python object, which lives as long as any of them does, in C++, too.
+    weakref.finalize(block.untyped_storage(), _drop, address, weight.handle).atexit = False
+    _reserve(weight, (weight.device, weight.dtype, weight.n, weight.k, weight.group, weight.bias, *alike))
+    return block
+
+
+def _drop(address: int, handle: int) -> None:
+    """Ends a weight, unless another has taken its place."""
+    if address in _weights and _weights[address].handle == handle:
+        del _weights[address]
+        _functions().lpq_torch_drop(address)
+        library.lpq_weight_destroy(handle)
+
+
+def _reserve(weight: Weight, key: tuple[object, ...]) -> None:
+    if _sizes.get(key, 0) >= _tokens:
+        return
+    size = c_size_t()
+    check(library.lpq_gemm_workspace(weight.handle, 1, _tokens, byref(size)))
+    _sizes[key] = _tokens
+    told = _functions().lpq_torch_reserve(context(weight.device), weight.device.type == "cuda", _index(weight.device), size.value, STREAMS)
+    if told is not None:
+        raise Error("LPQ_ERROR_WORKSPACE", told.decode())
+
+
+def reserve(tokens: int) -> None:
+    """Weights that are packed on a device from here on have room for products of so many tokens, in CUDA graphs, too."""
+    global _tokens
+    if tokens < 1:
+        raise Error("LPQ_ERROR_ARGUMENT", f"tokens is {tokens}, not 1 or more")
+    _tokens = max(_tokens, tokens)
+
+
+def of(block: torch.Tensor) -> Weight:
+    """What was packed at a block's address. Raises Error for a tensor that is no block of a device."""
+    found = _weights.get(block.data_ptr())
+    if found is None or found.device != block.device:
+        raise Error("LPQ_ERROR_ARGUMENT", "the packed weight was not packed for this device: pack it there, it cannot be moved or copied")
+    return found
+
+
+def describe(block: torch.Tensor) -> BlockInfo:
+    """n, k, bits, group and bias of a block of a device."""
+    weight, info = of(block), sized(BlockInfo)
+    info.n, info.k, info.bits, info.group, info.bias, info.bytes = weight.n, weight.k, weight.bits, weight.group, weight.bias, block.numel()
+    return info
+
+
+def upload(artifact: Artifact, name: str, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """The block of an artifact's module on a device. Raises Error for a layout without a product there."""
+    device, kind, module = place(device), _type(dtype), artifact.module(name)
+    size, handle = c_size_t(), c_void_p()
+    check(library.lpq_module_bytes(artifact.handle, name.encode(), byref(size)))
+    block = torch.empty(size.value, dtype=torch.uint8, device=device)
+    check(
+        library.lpq_module_upload(
+            context(device), artifact.handle, name.encode(), kind, block.data_ptr(), size.value, _stream(device), byref(handle)
+        )
+    )
+    weight = Weight(handle.value or 0, device, dtype, module.n, module.k, _bits(module.type), module.group, module.bias)
+    return _adopt(block, handle, weight, (module.layout, module.type))
+
+
+def _bits(type: str) -> int:
+    """Bits of a type by its name: u4, i8, f6e3m2."""
+    return int(type[1])
+
+
+def _exact(scales: torch.Tensor) -> torch.Tensor:
+    """Scales in f16 or bf16, whichever holds them as they are; f16 where neither does."""
+    if scales.dtype in _SCALES:
+        return scales
+    half, brain = scales.to(torch.float16), scales.to(torch.bfloat16)
+    return brain if bool((brain.to(scales.dtype) == scales).all()) and not bool((half.to(scales.dtype) == scales).all()) else half
+
+
+def _whole(zeros: torch.Tensor) -> torch.Tensor:
+    """Zero points as u8 where they are whole and fit, else f16."""
+    if zeros.dtype == torch.uint8:
+        return zeros
+    numbers = zeros.float()
+    return numbers.to(torch.uint8) if bool(((numbers == numbers.round()) & (numbers >= 0) & (numbers <= 255)).all()) else numbers.to(torch.float16)
+
+
+def tilus(
+    type: str,
+    shape: tuple[int, int],
+    group: int,
+    parts: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None],
+    dtype: torch.dtype,
+    zero: float = 0,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The block of words, scales and zeros that stand in tilus' order on a device (_tilus.py)."""
+    words, scales, zeros = parts
+    device, kind, (n, k) = place(words.device), _type(dtype), shape
+    pieces = [words, scales, *([] if zeros is None else [zeros]), *([] if bias is None else [bias.to(dtype)])]
+    starts, total = [], 0
+    for piece in pieces:
+        starts.append(total)
+        total += -(-piece.nbytes // 16) * 16
+    block = torch.empty(total, dtype=torch.uint8, device=device)
+    for start, piece in zip(starts, pieces, strict=True):
+        block[start : start + piece.nbytes] = piece.contiguous().view(torch.uint8).flatten()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)  # kernels may read weights while the operation before them runs
+    address = [block.data_ptr() + start for start in starts]
+    desc = sized(WeightDesc)
+    desc.layout, desc.type, desc.n, desc.k, desc.group, desc.activations = _TILUS, type.encode(), n, k, group, kind
+    desc.weights, desc.scales, desc.scale_type, desc.zero = address[0], address[1], _SCALES[scales.dtype], zero
+    if zeros is not None:
+        desc.zeros, desc.zero_type = address[2], _ZEROS[zeros.dtype]
+    if bias is not None:
+        desc.bias = address[-1]
+    handle = c_void_p()
+    check(library.lpq_weight_create(context(device), byref(desc), byref(handle)))
+    weight = Weight(handle.value or 0, device, dtype, n, k, _bits(type), group, bias is not None)
+    return _adopt(block, handle, weight, ("tilus", type, scales.dtype, zeros is None or zeros.dtype))
+
+
+def codes(
+    type: str,
+    values: torch.Tensor,
+    scales: torch.Tensor,
+    group: int,
+    zeros: torch.Tensor | None,
+    zero: float,
+    bias: torch.Tensor | None,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """The block of plain codes on a device, as ops.pack_codes() takes them. Groups are 32, 64 or 128, or rows."""
+    if group not in (0, 32, 64, 128):
+        raise Error("LPQ_ERROR_UNSUPPORTED", f"products on a device have groups of 32, 64 or 128, or one a row, not of {group}")
+    there = values.to(device)
+    words = _tilus.packed(there, _bits(type))
+    side = _tilus.sides(_exact(scales.to(device)))
+    shift = None if zeros is None else _tilus.sides(_whole(zeros.to(device)))
+    return tilus(type, (there.shape[0], there.shape[1]), group, (words, side, shift), dtype, zero, None if bias is None else bias.to(device))
+
+
+def share(artifact: Artifact, name: str, n: tuple[int, int], k: tuple[int, int], device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """The block of a share of a module on a device: whole blocks of layout tilus, 32 outputs by 128 inputs, and whole groups."""
+    module, stored = artifact.module(name), set(artifact.tensors())
+    if module.layout != "tilus" or f"{name}.packed" not in stored or f"{name}.permutation" in stored:
+        raise Error("LPQ_ERROR_UNSUPPORTED", f"module '{name}': ranks on a device share modules of layout tilus, packed as one, without a permutation")
+    unit = max(_tilus.COLUMNS, module.group)
+    for what, (first, end), size, each in (("outputs", n, module.n, _tilus.ROWS), ("inputs", k, module.k, unit)):
+        if first % each or (end % each and end != size):
+            raise Error("LPQ_ERROR_UNSUPPORTED", f"module '{name}': a share of {what} {first} to {end} is no whole number of blocks of {each}")
+    groups = (k[0] // module.group, -(-k[1] // module.group)) if module.group else (0, 1)
+    blocks = (k[0] // _tilus.COLUMNS, -(-k[1] // _tilus.COLUMNS))
+
+    def cut(last: str, second: tuple[int, int]) -> torch.Tensor | None:
+        return _tilus.slice_of(artifact.tensor(f"{name}.{last}"), n, second).to(device) if f"{name}.{last}" in stored else None
+
+    words, scales, zeros = cut("packed", blocks), cut("scales", groups), cut("zeros", groups)
+    assert words is not None and scales is not None
+    bias = artifact.tensor(f"{name}.bias")[n[0] : n[1]].to(device) if module.bias and k[0] == 0 else None
+    return tilus(module.type, (n[1] - n[0], k[1] - k[0]), module.group, (words, scales, zeros), dtype, module.zero, bias)
+
+
+def experts(
+    x: torch.Tensor,
+    weights: torch.Tensor,
+    ids: torch.Tensor,
+    gate: Sequence[torch.Tensor],
+    up: Sequence[torch.Tensor],
+    down: Sequence[torch.Tensor],
+    activation: str,
+) -> torch.Tensor:
+    """ops.experts() on a device: every expert of every token, those that a token did not choose times 0, so that no step waits for the host."""
+    if activation not in ACTIVATIONS:
+        raise Error("LPQ_ERROR_ARGUMENT", f"'{activation}' is no activation: {', '.join(ACTIVATIONS)}")
+    act, y = ACTIVATIONS[activation], torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+    parts = [[(block, of(block)) for block in blocks] for blocks in (gate, up, down)]
+
+    def product(rows: torch.Tensor, part: tuple[torch.Tensor, Weight]) -> torch.Tensor:
+        made: torch.Tensor = torch.ops.lpq_kernels.linear_on_device(rows, part[0], part[1].n, part[1].k)
+        return made
+
+    for expert, (opens, raises, lowers) in enumerate(zip(*parts, strict=True)):
+        share = torch.where(ids == expert, weights.float(), 0).sum(-1, keepdim=True)
+        inner = (act(product(x, opens).float()) * product(x, raises).float()).to(x.dtype)
+        y += product(inner, lowers).float() * share
+    return y.to(x.dtype)
+
+
+@dataclass(frozen=True)
+class Call:
+    """lpq_gemm with its arguments, for a caller of its own: addresses and numbers."""
+
+    gemm: int
+    weight: int
+    workspace: int
+    bytes: int
+    stream: int
+
+
+def prepared(block: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> Call:
+    """What a product of x by a block calls; one was computed into y."""
+    weight = of(block)
+    y.copy_(torch.ops.lpq_kernels.linear_on_device(x, block, weight.n, weight.k))
+    size, stream = c_size_t(), c_void_p()
+    address = _functions().lpq_torch_workspace(weight.device.type == "cuda", _index(weight.device), byref(size), byref(stream))
+    return Call(ctypes.cast(library.lpq_gemm, c_void_p).value or 0, weight.handle, address, size.value, stream.value or 0)

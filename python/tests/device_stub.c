@@ -1,0 +1,177 @@
+/* lpq_kernels.h's device on the host's memory: plain loops over layout tilus, read as docs/internals/layouts/tilus.md has it, in double. Linked
+   to the real library, which has the rest. Counts what a caller does; fails where the contract is broken. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <lpq_kernels.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct lpq_context {
+  int opened;
+};
+struct lpq_weight {
+  lpq_weight_desc d;
+  char type[16];
+};
+
+static const size_t HEAD = 512 + 262144;
+static __thread const char* failed = NULL;
+static struct lpq_context only;
+
+int stub_gemms, stub_inits, stub_created, stub_destroyed, stub_opened;
+int64_t stub_largest;
+void* stub_workspace;
+
+static lpq_status failure(lpq_status status, const char* sentence) {
+  failed = sentence;
+  return status;
+}
+
+const char* lpq_last_error(void) {
+  const char* (*real)(void) = (const char* (*)(void))dlsym(RTLD_NEXT, "lpq_last_error");
+  const char* told = failed ? failed : real();
+  failed = NULL;
+  return told;
+}
+
+lpq_status lpq_context_open(const lpq_context_options* options, lpq_context** context) {
+  (void)options;
+  ++stub_opened;
+  *context = &only;
+  return LPQ_OK;
+}
+
+lpq_status lpq_weight_create(lpq_context* context, const lpq_weight_desc* desc, lpq_weight** weight) {
+  if (context != &only || desc->size != sizeof *desc) return failure(LPQ_ERROR_ARGUMENT, "another context or struct");
+  if (desc->layout != LPQ_LAYOUT_TILUS) return failure(LPQ_ERROR_UNSUPPORTED, "the stub has layout tilus only");
+  if (!desc->weights || !desc->scales || (uintptr_t)desc->weights % 16 || (uintptr_t)desc->scales % 16 || (uintptr_t)desc->zeros % 16)
+    return failure(LPQ_ERROR_ARGUMENT, "an address is NULL or not a multiple of 16");
+  *weight = calloc(1, sizeof **weight);
+  (*weight)->d = *desc;
+  snprintf((*weight)->type, sizeof (*weight)->type, "%s", desc->type);
+  ++stub_created;
+  return LPQ_OK;
+}
+
+void lpq_weight_destroy(lpq_weight* weight) {
+  ++stub_destroyed;
+  free(weight);
+}
+
+lpq_status lpq_gemm_workspace(const lpq_weight* weight, int64_t first, int64_t last, size_t* bytes) {
+  (void)weight;
+  if (first < 0 || first > last) return failure(LPQ_ERROR_ARGUMENT, "first is negative or beyond last");
+  *bytes = HEAD + 64 * (size_t)last;
+  return LPQ_OK;
+}
+
+lpq_status lpq_workspace_init(lpq_context* context, void* workspace, size_t bytes, void* stream) {
+  (void)stream;
+  if (context != &only || (uintptr_t)workspace % 512 || bytes < HEAD) return failure(LPQ_ERROR_ARGUMENT, "a workspace that is none");
+  memset(workspace, 0, HEAD);
+  ++stub_inits;
+  return LPQ_OK;
+}
+
+static double half(uint16_t bits, int type) {
+  if (type == LPQ_BF16) {
+    const uint32_t whole = (uint32_t)bits << 16;
+    float value;
+    memcpy(&value, &whole, 4);
+    return value;
+  }
+  const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+  const double size = exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24);
+  return bits >> 15 ? -size : size;
+}
+
+/* To the nearest, ties to even. */
+static uint16_t rounded(double value, int type) {
+  const float single = (float)value;
+  uint32_t bits;
+  memcpy(&bits, &single, 4);
+  if (type == LPQ_BF16) return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+  _Float16 small = (_Float16)single;
+  uint16_t told;
+  memcpy(&told, &small, 2);
+  return told;
+}
+
+static int code_of(const lpq_weight_desc* d, int bits, int64_t n, int64_t k) {
+  const int64_t across = (d->k + 127) / 128, np = n % 32, kp = k % 128;
+  const uint8_t* block = (const uint8_t*)d->weights + ((n / 32) * across + k / 128) * 512 * bits;
+  const int lane = (int)(4 * (np % 8) + kp % 8 / 2), upper = (int)(kp % 2), chunk = (int)(kp / 32);
+  const int pair = (int)(4 * (kp % 32 / 8) + np / 8), fields = 16 / bits, left = 16 - fields * bits;
+  int code = 0;
+  for (int m = 0; m < bits; ++m) {
+    int word = pair / fields, at = pair % fields * bits + m;
+    if (pair >= fields * bits) {
+      const int y = pair - fields * bits;
+      if (bits == 3 || bits == 5) word = m, at = 15;
+      if (bits == 6) word = m < 4 ? y : 4 + y / 2, at = m < 4 ? 16 - left + m : 16 - left + 2 * (y % 2) + m - 4;
+      if (bits == 7) word = m < 6 ? 3 * y + m / 2 : 6, at = m < 6 ? 16 - left + m % 2 : 16 - left + y;
+    }
+    const int whole = chunk * bits + word;
+    uint32_t bits32;
+    memcpy(&bits32, block + 512 * (whole / 4) + 16 * lane + 4 * (whole % 4), 4);
+    code |= (int)(bits32 >> (16 * upper + at) & 1) << m;
+  }
+  return code;
+}
+
+static double weight_at(const lpq_weight* w, int64_t n, int64_t k) {
+  const lpq_weight_desc* d = &w->d;
+  const int bits = w->type[1] - '0', code = code_of(d, bits, n, k);
+  const int64_t groups = d->group ? (d->k + d->group - 1) / d->group : 1, g = d->group ? k / d->group : 0;
+  const int64_t at = (n / 32 * groups + g) * 32 + 4 * (n % 32 % 8) + n % 32 / 8;
+  const double scale = half(((const uint16_t*)d->scales)[at], d->scale_type);
+  double zero = d->zero;
+  if (d->zero_type == LPQ_U8) zero = ((const uint8_t*)d->zeros)[at];
+  if (d->zero_type == LPQ_F16) zero = half(((const uint16_t*)d->zeros)[at], LPQ_F16);
+  const int value = w->type[0] == 'i' && code >> (bits - 1) ? code - (1 << bits) : code;
+  return (value - zero) * scale;
+}
+
+lpq_status lpq_gemm(const lpq_weight* w, int64_t m, const void* x, void* y, void* workspace, size_t bytes, void* stream, unsigned flags) {
+  const lpq_weight_desc* d = &w->d;
+  (void)stream, (void)flags;
+  if ((uintptr_t)x % 16 || (uintptr_t)y % 16 || (uintptr_t)workspace % 512) return failure(LPQ_ERROR_ARGUMENT, "x, y or the workspace is misplaced");
+  if (bytes < HEAD + 64 * (size_t)m) return failure(LPQ_ERROR_WORKSPACE, "the workspace is too small: ask lpq_gemm_workspace()");
+  for (int64_t row = 0; row < m; ++row)
+    for (int64_t n = 0; n < d->n; ++n) {
+      double sum = d->bias ? half(((const uint16_t*)d->bias)[n], d->activations) : 0;
+      for (int64_t k = 0; k < d->k; ++k) sum += half(((const uint16_t*)x)[row * d->k + k], d->activations) * weight_at(w, n, k);
+      ((uint16_t*)y)[row * d->n + n] = rounded(sum, d->activations);
+    }
+  ++stub_gemms;
+  if (m > stub_largest) stub_largest = m;
+  stub_workspace = workspace;
+  return LPQ_OK;
+}
+
+lpq_status lpq_module_upload(lpq_context* context, const lpq_artifact* artifact, const char* module, int activations, void* memory, size_t bytes,
+                             void* stream, lpq_weight** weight) {
+  lpq_module_info info;
+  lpq_weight_desc d;
+  uint8_t* to = memory;
+  (void)stream;
+  LPQ_INIT(info), LPQ_INIT(d);
+  lpq_status status = lpq_artifact_module(artifact, module, &info);
+  if (status != LPQ_OK) return status;
+  d.layout = info.layout, d.type = info.type, d.n = info.n, d.k = info.k, d.group = info.group, d.activations = activations, d.zero = info.zero;
+  for (int64_t i = 0; i < info.tensors; ++i) {
+    lpq_tensor tensor;
+    LPQ_INIT(tensor);
+    if ((status = lpq_artifact_module_tensor(artifact, module, i, &tensor)) != LPQ_OK) return status;
+    if (to + tensor.bytes > (uint8_t*)memory + bytes) return failure(LPQ_ERROR_ARGUMENT, "memory is too small");
+    memcpy(to, tensor.data, tensor.bytes);
+    const char* last = strrchr(tensor.name, '.') + 1;
+    if (!strcmp(last, "packed")) d.weights = to;
+    if (!strcmp(last, "scales")) d.scales = to, d.scale_type = tensor.dtype;
+    if (!strcmp(last, "zeros")) d.zeros = to, d.zero_type = tensor.dtype;
+    to += (tensor.bytes + 15) / 16 * 16;
+  }
+  return lpq_weight_create(context, &d, weight);
+}

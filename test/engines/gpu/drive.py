@@ -1,0 +1,226 @@
+"""Runs cells on this machine and writes a record: the one command of a session on a GPU.
+
+    python3 test/engines/gpu/drive.py --prepared DIR --out FILE [--cells EXPRESSION] [--budget SECONDS] [--wheel SITE] [--device cuda|cpu]
+
+DIR is what prepare.js made. Cells are those of DIR/cells.json, those of speed and of the host's cost; EXPRESSION chooses by name (--list prints
+names and groups). SITE has the wheel of python/, unpacked; without it cells of the plugin are not run. Cells that share an environment share a process, so that vLLM is imported
+once; a cell that fails, hangs or ends its process costs no other: its reason is recorded, and a new process goes on behind it. FILE is written
+after every cell. Exits with 1 where a cell failed or differs, with 2 where nothing ran.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import queue
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+MARK = "@@cell "
+LIMIT = {"speed": 240.0, "standard": 150.0, "plugin": 180.0, "transformers": 90.0, "cost": 90.0}
+"""Seconds of a cell, the start of its process included."""
+
+VLLM_KERNELS = (
+    "CutlassW4A8LinearKernel,MacheteLinearKernel,AllSparkLinearKernel,MarlinLinearKernel,ConchLinearKernel,ExllamaLinearKernel,"
+    "TritonW4A16LinearKernel,HummingLinearKernel,Dynamic4bitLinearKernel,ZentorchWNA16LinearKernel,CPUWNA16LinearKernel"
+)
+"""vLLM's own kernels of packed integers, which the plugin's cells do without."""
+
+COMMON = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_USE_DEEP_GEMM": "0",
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "PYTHONUNBUFFERED": "1",
+}
+
+
+def facts(device: str) -> dict[str, Any]:
+    """What the record says of the machine."""
+    found: dict[str, Any] = {"python": platform.python_version(), "cores": os.cpu_count()}
+    program = (
+        "import json, torch\n"
+        "cards = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]\n"
+        "print(json.dumps({'torch': torch.__version__, 'cards': [{'name': c.name, 'arch': f'{c.major}{c.minor}', 'memory': c.total_memory} for c in cards]}))"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    found.update(json.loads(ran.stdout.strip().split("\n")[-1]) if ran.returncode == 0 else {"torch": None, "cards": []})
+    if device == "cpu":
+        found["cards"] = []
+    smi = subprocess.run(["sh", "-c", "nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -1"], capture_output=True, text=True)
+    found["driver"] = smi.stdout.strip() or None
+    return found
+
+
+def batches(cells: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Cells that one process may run, in order of first appearance."""
+    made: dict[str, list[dict[str, Any]]] = {}
+    for cell in cells:
+        made.setdefault(json.dumps([cell["worker"], sorted(cell["env"].items())]), []).append(cell)
+    return list(made.values())
+
+
+class Worker:
+    """A process of work.py over cells; its lines come through a queue, its last words are kept."""
+
+    def __init__(self, cells: list[dict[str, Any]], device: str, wheel: Path | None) -> None:
+        self.file = tempfile.NamedTemporaryFile("w", suffix=".json", delete=False)
+        json.dump({"device": device, "cells": cells}, self.file)
+        self.file.close()
+        env = {**os.environ, **COMMON, **cells[0]["env"]}
+        if cells[0]["plugin"]:
+            env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(wheel), env.get("PYTHONPATH")]))
+            env["LPQ_KERNELS"] = ""
+        else:
+            env["VLLM_PLUGINS"] = ""
+        if device == "cpu":
+            env.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind", CUDA_VISIBLE_DEVICES="")
+        self.log = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(
+            [sys.executable, str(HERE / "work.py"), self.file.name], env=env, stdout=subprocess.PIPE, stderr=self.log, text=True, start_new_session=True
+        )
+        self.lines: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith(MARK):
+                self.lines.put(line[len(MARK) :])
+        self.lines.put(None)
+
+    def next(self, seconds: float) -> dict[str, Any]:
+        """The next cell's result; an outcome "failed" where the process hangs or ends."""
+        try:
+            line = self.lines.get(timeout=seconds)
+        except queue.Empty:
+            return {"outcome": "failed", "reason": f"no result in {seconds:.0f} s; last: {self.last()}", "ended": True}
+        if line is None:
+            code = self.process.wait()
+            return {"outcome": "failed", "reason": f"its process ended with {code}; last: {self.last()}", "ended": True}
+        read: dict[str, Any] = json.loads(line)
+        return read
+
+    def last(self) -> str:
+        """The end of what the process printed."""
+        self.log.flush()
+        self.log.seek(0)
+        lines = [line.strip() for line in self.log.read().split("\n") if line.strip()]
+        return " | ".join(lines[-3:])[-600:] or "nothing"
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            try:
+                os.killpg(self.process.pid, 9)
+            except ProcessLookupError:
+                pass
+        self.process.wait()
+        os.unlink(self.file.name)
+        self.log.close()
+
+
+def lacking(cell: dict[str, Any], cards: int, device: str, wheel: Path | None) -> str | None:
+    """Why this machine does not run a cell; None where it does."""
+    if cell["plugin"] and wheel is None:
+        return "no --wheel"
+    if cell["ranks"] > max(cards, 1):
+        return f"it needs {cell['ranks']} cards, and there are {cards}"
+    if device == "cpu" and cell["group"] == "cost":
+        return "it measures a GPU"
+    return None
+
+
+def run(cells: list[dict[str, Any]], record: dict[str, Any], options: argparse.Namespace, started: float) -> None:
+    def keep(cell: dict[str, Any], result: dict[str, Any]) -> None:
+        record["cells"].append({"name": cell["name"], "group": cell["group"], **result})
+        record["seconds"] = round(time.monotonic() - started, 1)
+        partial = options.out.with_suffix(".partial")
+        partial.write_text(json.dumps(record, indent=1) + "\n")
+        os.replace(partial, options.out)
+        print(row(record["cells"][-1]), flush=True)
+
+    cards = len(record["machine"]["cards"])
+    able = []
+    for cell in cells:
+        why = lacking(cell, cards, options.device, options.wheel)
+        if why is None:
+            able.append(cell)
+        else:
+            keep(cell, {"outcome": "skipped", "reason": why})
+    for batch in batches(able):
+        waiting, worker = list(batch), None
+        while waiting:
+            left = options.budget - (time.monotonic() - started)
+            if left < 20:
+                for cell in waiting:
+                    keep(cell, {"outcome": "skipped", "reason": f"the budget of {options.budget:.0f} s is used up"})
+                break
+            if worker is None:
+                worker = Worker(waiting, options.device, options.wheel)
+            limit = options.limit or LIMIT[waiting[0]["group"]] * (6 if options.device == "cpu" else 1)
+            begun = time.monotonic()
+            result = worker.next(min(limit, left))
+            ended = result.pop("ended", False)
+            keep(waiting.pop(0), {"took": round(time.monotonic() - begun, 1), **result})
+            if ended:
+                worker.close()
+                worker = None
+        if worker is not None:
+            worker.close()
+
+
+def row(cell: dict[str, Any]) -> str:
+    told = {
+        "ran": lambda: f"off {cell['off']:.2g} of {cell['bound']:.2g}, {cell['equal']} of {cell['of']} tokens equal" if "off" in cell else cell.get("told", ""),
+        "differs": lambda: cell.get("reason", ""),
+    }.get(cell["outcome"], lambda: cell.get("reason", ""))()
+    kernel = f"  [{', '.join(cell['kernels'])}]" if cell.get("kernels") else ""
+    return f"{cell['outcome']:8} {cell.get('took', 0):6.1f} s  {cell['name']}: {told}{kernel}"
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--prepared", type=Path, required=True)
+    options.add_argument("--out", type=Path, required=True)
+    options.add_argument("--cells", default="")
+    options.add_argument("--budget", type=float, default=1200)
+    options.add_argument("--wheel", type=Path)
+    options.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    options.add_argument("--limit", type=float, help="most seconds of a cell (default: by its group)")
+    options.add_argument("--list", action="store_true", help="print the cells and end")
+    options.add_argument("--small", action="store_true", help="small shapes and counts, to try this program")
+    chosen = options.parse_args()
+    started = time.monotonic()
+    sys.path.insert(0, str(HERE))
+    from rows import rows
+
+    cells = [cell for cell in rows(chosen.prepared, chosen.device, chosen.small, VLLM_KERNELS) if re.search(chosen.cells, cell["name"])]
+    if not cells:
+        sys.exit(f"drive.py: no cell's name has '{chosen.cells}'")
+    if chosen.list:
+        print("\n".join(f"{cell['group']:13} {cell['name']}" for cell in cells))
+        return
+    record: dict[str, Any] = {"when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "machine": facts(chosen.device), "cells": []}
+    if chosen.device == "cuda" and not record["machine"]["cards"]:
+        sys.exit("drive.py: torch finds no GPU here: --device cpu tries the program")
+    chosen.out.parent.mkdir(parents=True, exist_ok=True)
+    run(cells, record, chosen, started)
+    counts = {outcome: sum(cell["outcome"] == outcome for cell in record["cells"]) for outcome in ("ran", "differs", "failed", "refused", "skipped")}
+    print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()) + f" in {time.monotonic() - started:.0f} s: {chosen.out}")
+    sys.exit(2 if counts["ran"] + counts["differs"] == 0 else 1 if counts["differs"] + counts["failed"] else 0)
+
+
+if __name__ == "__main__":
+    main()
