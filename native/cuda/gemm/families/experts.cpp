@@ -49,10 +49,10 @@ PackedTiles cut_experts(const ExpertProblem& p, bool wgmma, const DeviceFacts& d
 // Strips of 256 rows, one packed block a warp: wider ones take longer (wide_plan.h), and have no more to read from L2.
 constexpr int kExpertWidth = 8;
 
-std::optional<WidePlan> cut_wide(const ExpertProblem& p, const DeviceFacts& device) {
-  const bool most = p.wish.tokens ? p.wish.tokens == kMostTokens : exceeds(p, kMeanOfMost);
+// Nothing where shared memory does not hold it.
+std::optional<WidePlan> cut_wide(const ExpertProblem& p, int64_t tokens, const DeviceFacts& device) {
   WidePlan cut;
-  cut.tiles = (most ? kMostTokens : kManyTokens) / 8;
+  cut.tiles = static_cast<int>(tokens / 8);
   cut.args.width = std::min(kExpertWidth, p.args.n_blocks);
   cut.args.token_tiles = 1;  // of an item
   cut.args.zero_mode = wide_zero_mode(p.args, p.integer, p.bits, p.bf16);
@@ -78,8 +78,10 @@ Answer plan_wide(const ExpertProblem& p, CudaExec& exec) {
   if (wide_zero_mode(p.args, p.integer, p.bits, p.bf16) == kZeroSums)
     return "zero points do not leave in its pairs exactly";
   if (!can_describe_tensors()) return "this driver describes no tensors";
-  const std::optional<WidePlan> cut = cut_wide(p, exec.device());
-  require(cut.has_value(), "no tiling of the wide kernel fits");
+  const bool most = p.wish.tokens ? p.wish.tokens == kMostTokens : exceeds(p, kMeanOfMost);
+  std::optional<WidePlan> cut = cut_wide(p, most ? kMostTokens : kManyTokens, exec.device());
+  if (!cut && !p.wish.tokens) cut = cut_wide(p, kManyTokens, exec.device());
+  if (!cut) return "its stages do not fit shared memory";
   if (!exec.has_kernel(wide_kernel(p, *cut))) return "there is no wide kernel for this type";
   return Plan{0, std::nullopt, *cut,
               exec.rehearsing()

@@ -30,7 +30,7 @@ __device__ __forceinline__ void produce_experts(const GemmPackedArgs& g, const E
     const int nb = of.expert * g.n_blocks + of.strip * g.warps_n, kb = step * g.warps_k;
     pipeline.producer_acquire(at);
     const uint32_t full = pipeline.producer_commit(at.stage, place.filled);
-    place.load_words<B>(maps, to, nb, kb, false, full);
+    place.load_words<B>(maps, to, nb, kb, of.once, full);
     tma_load_3d(to, &maps.x, 0, of.row, kb * 2, full);
     place.load_factors(g, maps, to, nb, kb, g.groups_per_block, full);
     if (++step == g.steps) {

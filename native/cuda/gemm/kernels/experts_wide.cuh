@@ -32,7 +32,7 @@ __device__ __forceinline__ void produce_experts_wide(const GemmPackedArgs& g, co
     const int nb = of.expert * g.n_blocks + of.strip * a.width;
     pipeline.producer_acquire(at);
     const uint32_t full = pipeline.producer_commit(at.stage, place.filled);
-    place.load_words<B>(maps, to, nb, kb, false, full);
+    place.load_words<B>(maps, to, nb, kb, of.once, full);
     place.load_factors(g, maps, to, nb, kb, per_block, full);
     tma_load_3d(to, &maps.x, 0, of.row, 2 * kb, full);
     if (++kb == g.k_blocks) {

@@ -14,6 +14,7 @@ namespace lpq::cuda {
 struct ExpertItem {
   int expert, strip;
   int row, rows;  // of x and y
+  bool once;      // no other tile reads this strip's weights
 };
 
 template <int T>
@@ -67,7 +68,7 @@ struct ExpertItems {
     }
     const int tiles = tiles_before[low + 1] - tiles_before[low], within = item - tiles_before[low] * strips;
     const int row = offsets[low] + within % tiles * 8 * T;
-    return {low, within / tiles, row, min(8 * T, offsets[low + 1] - row)};
+    return {low, within / tiles, row, min(8 * T, offsets[low + 1] - row), tiles == 1};
   }
 };
 
