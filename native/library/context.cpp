@@ -296,6 +296,7 @@ lpq_status lpq_gemm(const lpq_weight* weight, int64_t m, const void* x, void* y,
                   static_cast<std::byte*>(workspace), bytes, (flags & LPQ_GEMM_SETTLED) != 0);
     hosted.exec().tune(&context->tuning);
     if (weight->layer) return run_layer(*weight->layer, m, x, y, hosted.exec());
+    hosted.exec().share(&weight->plans);
     Call call = weight->call;
     const auto place = [&](Tensor& tensor, const void* address) {
       tensor.shape[0] = m;
