@@ -56,9 +56,9 @@ DType half_type(int dtype, const char* name) {
 }
 
 void require_address(const void* address, const char* name, uintptr_t unit = 16) {
-  argument(address != nullptr, std::string(name) + " is NULL");
-  argument(reinterpret_cast<uintptr_t>(address) % unit == 0,
-           std::string(name) + " does not start at a multiple of " + std::to_string(unit) + " bytes");
+  if (address == nullptr) argument(false, std::string(name) + " is NULL");
+  if (reinterpret_cast<uintptr_t>(address) % unit != 0)
+    argument(false, std::string(name) + " does not start at a multiple of " + std::to_string(unit) + " bytes");
 }
 
 Choice choice_of(const lpq_weight& weight, int64_t m) {
