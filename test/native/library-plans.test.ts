@@ -63,6 +63,7 @@ for (const arch of ['90', '80'])
         for (const launch of launches) kernels.add(launch.split(' ')[0]!);
       }
       assert.ok(kernels.size >= 5, [...kernels].join(', '));
+      t.diagnostic(spawnSync(program, ['time'], { encoding: 'utf8', env }).stdout.trim().replaceAll('\n', '; '));
     } finally {
       fake.remove();
       rmSync(dir, { recursive: true, force: true });

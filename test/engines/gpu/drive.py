@@ -188,10 +188,9 @@ def run(cells: list[dict[str, Any]], record: dict[str, Any], options: argparse.N
 
 
 def row(cell: dict[str, Any]) -> str:
-    told = {
-        "ran": lambda: f"off {cell['off']:.2g} of {cell['bound']:.2g}, {cell['equal']} of {cell['of']} tokens equal" if "off" in cell else cell.get("told", ""),
-        "differs": lambda: cell.get("reason", ""),
-    }.get(cell["outcome"], lambda: cell.get("reason", ""))()
+    told = cell.get("reason") or cell.get("told", "")
+    if cell["outcome"] == "ran" and "off" in cell:
+        told = f"off {cell['off']:.2g} (mean {cell['mean']:.2g}) of {cell['bound']:.2g}, {cell['equal']} of {cell['of']} tokens equal"
     kernel = f"  [{', '.join(cell['kernels'])}]" if cell.get("kernels") else ""
     return f"{cell['outcome']:8} {cell.get('took', 0):6.1f} s  {cell['name']}: {told}{kernel}"
 

@@ -28,9 +28,10 @@ def judged(expected: dict[str, Any], logprobs: list[float], tokens: list[int], r
     behind its best than two logprobs may be off. Where the engine rounds activations, which lpq's logits do not (`rounds`), nothing is required.
     """
     bound = expected["bound"]
-    off = max(abs(told - own) for told, own in zip(logprobs, expected["logprobs"], strict=True))
+    apart = [abs(told - own) for told, own in zip(logprobs, expected["logprobs"], strict=True)]
+    off, mean = max(apart), sum(apart) / len(apart)
     equal = next((i for i, (told, own) in enumerate(zip(tokens, expected["tokens"])) if told != own), len(tokens))
-    result = {"outcome": "ran", "off": off, "bound": bound, "equal": equal, "of": len(expected["tokens"]), "tokens": tokens}
+    result = {"outcome": "ran", "off": off, "mean": mean, "bound": bound, "equal": equal, "of": len(expected["tokens"]), "tokens": tokens}
     if rounds:
         return {**result, "rounds": True}
     if not off <= bound:
