@@ -304,6 +304,11 @@ def experts(
     return y.to(x.dtype)
 
 
+def rows(ids: torch.Tensor, block: torch.Tensor, k: int, dtype: torch.dtype) -> torch.Tensor:
+    """ops.rows() on a device: there is none."""
+    raise Error("LPQ_ERROR_UNSUPPORTED", "rows of a packed weight are read on a CPU, not on a device: a tied table stays in floats there")
+
+
 @dataclass(frozen=True)
 class Call:
     """lpq_gemm with its arguments, for a caller of its own: addresses and numbers."""
