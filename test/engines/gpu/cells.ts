@@ -1,6 +1,6 @@
 import type { Format } from '../cells.js';
 
-/** What a session on a GPU runs: a row a cell of its record. */
+/** What runs on a GPU: a row a cell of its record. */
 
 export interface GpuCell extends Format {
   readonly group: 'standard' | 'plugin' | 'transformers';

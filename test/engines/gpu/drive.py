@@ -1,4 +1,4 @@
-"""Runs cells on this machine and writes a record: the one command of a session on a GPU.
+"""Runs cells on this machine and writes a record: the one command for a host with a GPU.
 
     python3 test/engines/gpu/drive.py --prepared DIR --out FILE [--cells EXPRESSION] [--budget SECONDS] [--wheel SITE] [--device cuda|cpu]
 

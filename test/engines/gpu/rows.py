@@ -1,4 +1,4 @@
-"""The cells as drive.py runs them, in order: what a session must have first."""
+"""The cells as drive.py runs them, in order: what matters most first."""
 
 from __future__ import annotations
 
