@@ -2,7 +2,8 @@
 
 The library is $LPQ_KERNELS, else native/build/liblpq_kernels.so.1 of the tree. liblpq_torch.so is extension/*.cpp, compiled by $CXX against
 the headers of the torch that this Python has: one file for every torch from 2.10 on, on its stable ABI. It is kept in build/torch-ops.
-Without such a torch the wheel has none, which is said, and operations go by ctypes. The same inputs give the same bytes.
+Without such a torch the wheel has none, which is said, and operations go by ctypes. $LPQ_CUDA_FATBIN, if it is set, names the kernels for
+NVIDIA GPUs that the wheel holds, too. The same inputs give the same bytes.
 """
 
 import base64
@@ -31,6 +32,13 @@ def _library() -> Path:
     if not path.is_file():
         raise SystemExit(f"{path} is missing: `npm run build:native` makes it, or LPQ_KERNELS names another")
     return path
+
+
+def _kernels(path: Path) -> bytes:
+    """The kernels for NVIDIA GPUs that `npm run build:cuda` compiled."""
+    if not path.is_file() or path.open("rb").read(8) != b"LPQFAT2\0":
+        raise SystemExit(f"LPQ_CUDA_FATBIN names {path}, which is no lpq_kernels.fatbin: `npm run build:cuda` makes one")
+    return path.read_bytes()
 
 
 def _torch() -> Path | str:
@@ -105,6 +113,9 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     info = f"lpq_kernels-{version}.dist-info"
     files = {path.relative_to(SOURCE).as_posix(): path.read_bytes() for path in sorted(SOURCE.rglob("*")) if path.suffix in (".py", ".typed")}
     files["lpq_kernels/liblpq_kernels.so"] = _library().read_bytes()
+    kernels = os.environ.get("LPQ_CUDA_FATBIN")
+    if kernels:
+        files["lpq_kernels/lpq_kernels.fatbin"] = _kernels(Path(kernels))
     compiled = operations()
     if compiled is not None:
         files["lpq_kernels/liblpq_torch.so"] = compiled.read_bytes()

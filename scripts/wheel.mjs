@@ -1,5 +1,6 @@
 // node scripts/wheel.mjs [-o DIR]: the wheel of python/, with liblpq_kernels.so of native/build inside (LPQ_KERNELS names another), into
 // build/wheel. Needs a Python (LPQ_PYTHON), no pip and no index. If that Python has torch 2.10 or later, a C++ compiler makes torch's operations.
+// LPQ_CUDA_FATBIN names kernels for NVIDIA GPUs that it holds, too.
 import { spawnSync } from 'node:child_process';
 import { mkdirSync } from 'node:fs';
 import path from 'node:path';

@@ -22,6 +22,7 @@
 namespace lpq::cuda {
 
 class Arena;
+class Plans;
 struct Rehearsal;
 struct Tuning;
 
@@ -106,6 +107,9 @@ class CudaExec {
   // Settings of products that were timed on this device (gemm/tuning.h), or null.
   void tune(const Tuning* tuning) { tuning_ = tuning; }
   const Tuning* tuning() const { return tuning_; }
+  // Plans of one product that its calls share (gemm/family.h), or null.
+  void share(Plans* plans) { plans_ = plans; }
+  Plans* plans() const { return plans_; }
 
   Scratch scratch(size_t bytes) { return arena_ ? Scratch(*arena_, bytes) : Scratch(*allocator_, bytes); }
   Tensor allocate(DType dtype, std::vector<int64_t> shape) { return allocator_->allocate(dtype, std::move(shape)); }
@@ -282,6 +286,7 @@ class CudaExec {
   std::byte* head_ = nullptr;       // and what its memory begins with
   Rehearsal* rehearsal_ = nullptr;  // instead of a device
   const Tuning* tuning_ = nullptr;
+  Plans* plans_ = nullptr;
   std::optional<bool> follows_;
   bool recording_ = false;        // launches go into a graph (timing.cpp)
   bool launched_ = false;         // the newest thing on the stream is a launch of a kernel of ours

@@ -56,9 +56,9 @@ DType half_type(int dtype, const char* name) {
 }
 
 void require_address(const void* address, const char* name, uintptr_t unit = 16) {
-  argument(address != nullptr, std::string(name) + " is NULL");
-  argument(reinterpret_cast<uintptr_t>(address) % unit == 0,
-           std::string(name) + " does not start at a multiple of " + std::to_string(unit) + " bytes");
+  if (address == nullptr) argument(false, std::string(name) + " is NULL");
+  if (reinterpret_cast<uintptr_t>(address) % unit != 0)
+    argument(false, std::string(name) + " does not start at a multiple of " + std::to_string(unit) + " bytes");
 }
 
 Choice choice_of(const lpq_weight& weight, int64_t m) {
@@ -296,6 +296,7 @@ lpq_status lpq_gemm(const lpq_weight* weight, int64_t m, const void* x, void* y,
                   static_cast<std::byte*>(workspace), bytes, (flags & LPQ_GEMM_SETTLED) != 0);
     hosted.exec().tune(&context->tuning);
     if (weight->layer) return run_layer(*weight->layer, m, x, y, hosted.exec());
+    hosted.exec().share(&weight->plans);
     Call call = weight->call;
     const auto place = [&](Tensor& tensor, const void* address) {
       tensor.shape[0] = m;

@@ -6,6 +6,7 @@
 
 #include "cuda/driver.h"
 #include "cuda/gemm/chooser.h"
+#include "cuda/gemm/family.h"
 #include "cuda/gemm/tuning.h"
 #include "library/layers.h"
 #include "library/lpq_kernels.h"
@@ -22,6 +23,7 @@ struct lpq_weight {
   lpq::ops::GemmProduct product;  // its m is of no account
   lpq::cuda::CudaOpFn op = nullptr;
   lpq::Call call;                            // with x and y to be put in
+  mutable lpq::cuda::Plans plans;            // of its calls
   std::optional<lpq::library::Layer> layer;  // instead of all these, for comet
 };
 

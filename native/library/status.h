@@ -37,6 +37,10 @@ lpq_status guarded(F body) noexcept {
 inline void argument(bool ok, const std::string& sentence) {
   if (!ok) throw Failure("LPQ_NATIVE_ARGUMENT", sentence);
 }
+// Of calls that launch: no string is made where all is well.
+inline void argument(bool ok, const char* sentence) {
+  if (!ok) throw Failure("LPQ_NATIVE_ARGUMENT", sentence);
+}
 
 // A struct of the caller's, whose header may be older than this library: what it lacks is zero.
 template <class T>

@@ -225,10 +225,11 @@ def torch_compile_takes_products_into_one_graph():
 
 
 def every_device_has_its_product():
-    for name in ("linear", "experts"):
+    for name in ("linear", "experts", "rows"):
         for key in ("CPU", "CUDA"):
             assert torch._C._dispatch_has_kernel_for_dispatch_key(f"lpq_kernels::{name}", key), (name, key)
-    assert not torch._C._dispatch_has_kernel_for_dispatch_key("lpq_kernels::rows", "CUDA")
+    ids, block = torch.tensor([1]), torch.empty(16, dtype=torch.uint8)
+    refused(lambda: _device.rows(ids, block, 64, torch.float16), "rows of a packed weight are read on a CPU, not on a device")
     assert not on_device._schema.is_mutable  # its output is new, so that compilers may move calls
 
 

@@ -54,8 +54,12 @@ def test_generate(artifacts):
 
 
 def test_what_does_not_run_is_refused(artifacts, tmp_path):
-    with pytest.raises(ValueError, match="runs on the CPU|requires `accelerate`"):
-        load(artifacts / "sm90", device_map="cuda:0")
+    asked = lpq_kernels.transformers.LpqQuantizer.__new__(lpq_kernels.transformers.LpqQuantizer)
+    for place in ("xpu", "disk", {"model": "cpu", "lm_head": "cuda:0"}, {"a": 0, "b": 1}):
+        with pytest.raises(ValueError, match="runs on the CPU or on one CUDA device, and device_map is"):
+            asked.validate_environment(device_map=place)
+    for place in (None, "cpu", "auto", "cuda", "cuda:1", {"": 0}):
+        asked.validate_environment(device_map=place)
     cut = tmp_path / "cut"
     shutil.copytree(artifacts / "sm90", cut)
     (cut / "model.safetensors").write_bytes((artifacts / "sm90" / "model.safetensors").read_bytes()[:-64])

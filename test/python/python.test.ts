@@ -120,4 +120,15 @@ test('the wheel holds the library, and runs where it is unpacked', { skip }, asy
     env: { LPQ_KERNELS: '', PYTHONDONTWRITEBYTECODE: '1' },
   });
   assert.equal(stdout, '192.0 True compiled');
+  const [fatbin, wheel] = [path.join(dir, 'some.fatbin'), path.join(dir, 'cuda')];
+  const again = (content: string) => {
+    writeFileSync(fatbin, content);
+    const env = { LPQ_PYTHON: python, LPQ_KERNELS: library, LPQ_CUDA_FATBIN: fatbin };
+    return execa(process.execPath, [path.join(root, 'scripts', 'wheel.mjs'), '-o', wheel], { env, reject: false });
+  };
+  assert.match((await again('no kernels')).stderr, /is no lpq_kernels\.fatbin: `npm run build:cuda` makes one/);
+  const made = await again('LPQFAT2\0and so on');
+  assert.equal(made.exitCode, 0, made.stderr);
+  const names = 'import sys, zipfile; print(zipfile.ZipFile(sys.argv[1]).read("lpq_kernels/lpq_kernels.fatbin"))';
+  assert.equal((await execa(python, ['-c', names, made.stdout])).stdout, "b'LPQFAT2\\x00and so on'");
 });

@@ -3,12 +3,29 @@
 #include <algorithm>
 #include <cstdio>
 #include <limits>
+#include <mutex>
 #include <tuple>
 
 #include "cuda/gemm/tuning.h"
 #include "cuda/hosted.h"
 
 namespace lpq::cuda {
+namespace {
+
+constexpr size_t kMostPlans = 1 << 14;  // of a product; calls of further M plan each time
+
+}  // namespace
+
+const Plans::Kept* Plans::find(int64_t m) const {
+  const std::shared_lock lock(guard_);
+  const auto found = kept_.find(m);
+  return found == kept_.end() ? nullptr : &found->second;
+}
+
+void Plans::keep(int64_t m, Kept kept) {
+  const std::unique_lock lock(guard_);
+  if (kept_.size() < kMostPlans) kept_.emplace(m, std::move(kept));  // the first stays: somebody may be reading it
+}
 
 void sort_ranking(std::vector<Ranked>& ranking) {
   const auto place = [](const Ranked& row) {

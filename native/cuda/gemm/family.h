@@ -3,7 +3,9 @@
 // ranks first runs. A rehearsal (hosted.h) is told the whole ranking.
 #pragma once
 #include <any>
+#include <shared_mutex>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "cuda/exec.h"
@@ -49,6 +51,23 @@ struct Ranked {
   bool unfit = false;  // for the settings alone
 };
 
+// The plans of a product whose calls differ in M alone, kept from call to call. Any thread may ask and keep.
+class Plans {
+ public:
+  struct Kept {
+    size_t family;  // of the operation's
+    Plan plan;
+    ops::GemmSettings wish;  // that the plan was made for
+  };
+  // Null where there is none yet. What is found stays where it is.
+  const Kept* find(int64_t m) const;
+  void keep(int64_t m, Kept kept);
+
+ private:
+  mutable std::shared_mutex guard_;
+  std::unordered_map<int64_t, Kept> kept_;
+};
+
 // Plans first, the best of them at the front; sentences behind.
 void sort_ranking(std::vector<Ranked>& ranking);
 // Why a device lacks what a family needs; empty: it does not.
@@ -84,12 +103,15 @@ std::vector<Ranked> rank_families(const Problem& problem, const Family<Problem> 
   return ranking;
 }
 
-// Launches the best plan. Throws Failure("LPQ_NATIVE_ARGUMENT") where there is none.
+// Launches the best plan, which is kept for the next call of this M in `plans` unless that is null. Throws
+// Failure("LPQ_NATIVE_ARGUMENT") where there is none.
 template <class Problem, size_t Count>
-void run_families(const Problem& problem, const Family<Problem> (&families)[Count], CudaExec& exec) {
+void run_families(const Problem& problem, const Family<Problem> (&families)[Count], CudaExec& exec,
+                  Plans* plans = nullptr, int64_t m = 0) {
   const std::vector<Ranked> ranking = rank_families(problem, families, exec);
   const Ranked& best = best_plan(ranking);
   if (exec.rehearsing()) tell_ranking(ranking, problem.wish, exec);
+  else if (plans) plans->keep(m, {best.family, *best.answer.plan, problem.wish});
   families[best.family].launch(problem, *best.answer.plan, exec);
 }
 
@@ -97,10 +119,15 @@ void run_families(const Problem& problem, const Family<Problem> (&families)[Coun
 template <class Problem, size_t Count>
 void run_families(Problem& problem, const Family<Problem> (&families)[Count], const ops::GemmProduct& product,
                   ops::GemmSettings (*read)(Arguments&), CudaExec& exec) {
+  Plans* const plans = exec.rehearsing() ? nullptr : exec.plans();
+  if (const Plans::Kept* const kept = plans ? plans->find(product.m) : nullptr) {
+    problem.wish = kept->wish;
+    return families[kept->family].launch(problem, kept->plan, exec);
+  }
   if (const std::optional<ops::GemmSettings> tuned = tuned_settings(problem.wish, product, read, exec)) {
     const ops::GemmSettings plain = std::exchange(problem.wish, *tuned);
     try {
-      return run_families(std::as_const(problem), families, exec);
+      return run_families(std::as_const(problem), families, exec, plans, product.m);
     } catch (const Failure& failure) {
       // Plans are made before anything is launched.
       if (failure.code != "LPQ_NATIVE_ARGUMENT") throw;
@@ -108,7 +135,7 @@ void run_families(Problem& problem, const Family<Problem> (&families)[Count], co
     }
     problem.wish = plain;
   }
-  run_families(std::as_const(problem), families, exec);
+  run_families(std::as_const(problem), families, exec, plans, product.m);
 }
 
 }  // namespace lpq::cuda

@@ -3,7 +3,7 @@
     from lpq_kernels import Artifact, Linear
     with Artifact("tiny-w4-sm90") as artifact:
         layer = Linear.from_artifact(artifact, "model.layers.0.mlp.down_proj")
-    y = layer(x)                       # x [..., K] -> y [..., N], f32, f16 or bf16, on the CPU
+    y = layer(x)                       # x [..., K] -> y [..., N], f32, f16 or bf16, on the CPU; device= and dtype= above: on a CUDA device
 
 `lpq_kernels.transformers` opens whole artifacts with transformers' from_pretrained.
 """

@@ -24,8 +24,8 @@ TYPES = {torch.float16: 1, torch.bfloat16: 2}
 _TILUS = 1
 _SCALES = {torch.float16: 1, torch.bfloat16: 2}
 _ZEROS = {torch.uint8: 12, torch.float16: 1}
-STREAMS = 4
-"""Workspaces made at once: eager work, captured graphs and two streams beside them."""
+STREAMS = 6
+"""Workspaces made at once, of some 17 MiB: eager work, captured graphs and streams beside them."""
 TOKENS = 2048
 """Rows of x that a workspace is made for unless reserve() asks for more; beyond, a call makes a larger one, but not into a graph."""
 
@@ -302,6 +302,11 @@ def experts(
         inner = (act(product(x, opens).float()) * product(x, raises).float()).to(x.dtype)
         y += product(inner, lowers).float() * share
     return y.to(x.dtype)
+
+
+def rows(ids: torch.Tensor, block: torch.Tensor, k: int, dtype: torch.dtype) -> torch.Tensor:
+    """ops.rows() on a device: there is none."""
+    raise Error("LPQ_ERROR_UNSUPPORTED", "rows of a packed weight are read on a CPU, not on a device: a tied table stays in floats there")
 
 
 @dataclass(frozen=True)

@@ -165,4 +165,5 @@ def experts(
 
 if operations == "compiled":
     torch.library.impl("lpq_kernels::experts", "cuda")(_device.experts)
+    torch.library.impl("lpq_kernels::rows", "cuda")(_device.rows)
 _linear, _rows, _experts = (getattr(torch.ops.lpq_kernels, name).default for name in ("linear", "rows", "experts"))

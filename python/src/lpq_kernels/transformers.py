@@ -177,7 +177,7 @@ class LpqQuantizer(HfQuantizer):
                 parameter.data = parameter.data.to(self.dtype)
 
     def update_device_map(self, device_map: Any) -> Any:
-        return {"": "cpu"} if device_map == "auto" else device_map
+        return {"": "cuda" if torch.cuda.is_available() else "cpu"} if device_map == "auto" else device_map
 
     def _open(self, model: Any) -> Artifact:
         directory = Path(model.config._name_or_path)

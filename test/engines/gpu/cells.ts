@@ -1,6 +1,6 @@
 import type { Format } from '../cells.js';
 
-/** What a session on a GPU runs: a row a cell of its record. */
+/** What runs on a GPU: a row a cell of its record. */
 
 export interface GpuCell extends Format {
   readonly group: 'standard' | 'plugin' | 'transformers';
@@ -60,21 +60,23 @@ const STANDARD: readonly GpuCell[] = [
 ];
 
 /** The plugin both ways: standard checkpoints under lpq's kernel, and lpq's artifacts; eager, and as vLLM serves, with graphs and compiled. */
-const BOTH: readonly GpuCell[] = [
-  { name: 'gptq W4', target: 'gptq', options: W4, ...plugin },
-  { name: 'gptq W3', target: 'gptq', options: W3, ...plugin, smoke: true },
+const BOTH: readonly (GpuCell & { readonly alsoCompiled?: boolean })[] = [
+  { name: 'gptq W4', target: 'gptq', options: W4, ...plugin, alsoCompiled: true },
+  { name: 'gptq W3', target: 'gptq', options: W3, ...plugin, smoke: true, alsoCompiled: true },
   { name: 'awq W4 with zero points', target: 'awq', options: W4A, ...plugin },
   { name: 'compressed-tensors W3', target: 'compressed-tensors', options: W3, ...plugin },
   { name: 'compressed-tensors W4 and the head', target: 'compressed-tensors', ...UNTIED, ...plugin },
-  { name: 'W3, sm90', target: 'sm90', options: W3, ...plugin, smoke: true },
+  { name: 'W3, sm90', target: 'sm90', options: W3, ...plugin, smoke: true, alsoCompiled: true },
   { name: 'W4, marlin', target: 'marlin', options: F16, ...plugin },
   { name: 'W4, turbomind', target: 'turbomind', options: F16, ...plugin },
-  { name: 'W4 and the head, sm90', target: 'sm90', ...UNTIED, ...plugin },
-  { name: 'W4, sm90, experts', target: 'sm90', options: W4, ...MIXTURE, ...plugin },
+  { name: 'W4 and the head, sm90', target: 'sm90', ...UNTIED, ...plugin, alsoCompiled: true },
+  { name: 'W4, sm90, experts', target: 'sm90', options: W4, ...MIXTURE, ...plugin, alsoCompiled: true },
 ];
 const PLUGIN: readonly GpuCell[] = [
   ...BOTH.map((cell) => ({ ...cell, name: `lpq: ${cell.name}` })),
-  ...BOTH.map((cell) => ({ ...cell, name: `lpq: ${cell.name}, compiled`, compiled: true, smoke: false })),
+  ...BOTH.filter(({ alsoCompiled }) => alsoCompiled).map((cell) => ({
+    ...{ ...cell, name: `lpq: ${cell.name}, compiled`, compiled: true, smoke: false },
+  })),
   { name: 'lpq: W3, sm90, two ranks', target: 'sm90', options: W3, ranks: 2, ...plugin },
 ];
 

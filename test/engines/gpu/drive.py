@@ -1,4 +1,4 @@
-"""Runs cells on this machine and writes a record: the one command of a session on a GPU.
+"""Runs cells on this machine and writes a record: the one command for a host with a GPU.
 
     python3 test/engines/gpu/drive.py --prepared DIR --out FILE [--cells EXPRESSION] [--budget SECONDS] [--wheel SITE] [--device cuda|cpu]
 
@@ -41,6 +41,12 @@ COMMON = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_USE_DEEP_GEMM": "0",
     "VLLM_USE_FLASHINFER_SAMPLER": "0",
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
+    # A program that uses multicast on shared hosts can put their cards out of service.
+    "NCCL_NVLS_ENABLE": "0",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "NVSHMEM_DISABLE_NVLS": "1",
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "PYTHONUNBUFFERED": "1",
@@ -182,10 +188,9 @@ def run(cells: list[dict[str, Any]], record: dict[str, Any], options: argparse.N
 
 
 def row(cell: dict[str, Any]) -> str:
-    told = {
-        "ran": lambda: f"off {cell['off']:.2g} of {cell['bound']:.2g}, {cell['equal']} of {cell['of']} tokens equal" if "off" in cell else cell.get("told", ""),
-        "differs": lambda: cell.get("reason", ""),
-    }.get(cell["outcome"], lambda: cell.get("reason", ""))()
+    told = cell.get("reason") or cell.get("told", "")
+    if cell["outcome"] == "ran" and "off" in cell:
+        told = f"off {cell['off']:.2g} (mean {cell['mean']:.2g}) of {cell['bound']:.2g}, {cell['equal']} of {cell['of']} tokens equal"
     kernel = f"  [{', '.join(cell['kernels'])}]" if cell.get("kernels") else ""
     return f"{cell['outcome']:8} {cell.get('took', 0):6.1f} s  {cell['name']}: {told}{kernel}"
 

@@ -11,7 +11,7 @@ import { pythonOf, unpackedWheel } from '../run.js';
 import { GPU_CELLS } from './cells.js';
 import { prepare } from './prepare.js';
 
-/** The driver of a session on a GPU, with a vLLM that only pretends, and in vLLM's build for the CPU. */
+/** The driver for a host with a GPU, with a vLLM that only pretends, and in vLLM's build for the CPU. */
 
 const python = process.env.LPQ_PYTHON ?? 'python3';
 const drive = path.join(root, 'test', 'engines', 'gpu', 'drive.py');

@@ -1,4 +1,4 @@
-"""The cells as drive.py runs them, in order: what a session must have first."""
+"""The cells as drive.py runs them, in order: what matters most first."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ def rows(prepared: Path, device: str, small: bool, kernels: str) -> list[dict[st
     for cell in json.loads((prepared / "cells.json").read_text())["cells"]:
         transformers = cell["group"] == "transformers"
         env = {"VLLM_DISABLED_KERNELS": kernels} if cell["plugin"] else {}
-        if cell["ranks"] > 1:
-            env = {**env, "LPQ_RANKS": str(cell["ranks"])}
+        # Processes of their own: ranks, and experts, for which vLLM makes groups with the first model of a process only.
+        if cell["ranks"] > 1 or "experts" in cell["name"]:
+            env = {**env, "LPQ_CELL": f"{cell['ranks']} ranks, {'experts' in cell['name']}"}
         worker = "transformers" if transformers else "vllm"
         directory = str((prepared / cell["directory"]).resolve())
         made.append({**cell, "directory": directory, "plugin": cell["plugin"] or transformers, "env": env, "worker": worker})

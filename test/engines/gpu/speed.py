@@ -70,7 +70,7 @@ def measured(cell: dict[str, Any], device: str, engine_of: Any, kernels_of: Any,
     short, long = shape["tokens"]
     most = max(shape["batches"])
     started = time.monotonic()
-    engine = engine_of(str(checkpoint(shape)), device, dtype="bfloat16", compiled=True, tokens=8 + long + 8, sequences=most)
+    engine = engine_of(str(checkpoint(shape)), device, dtype="bfloat16", compiled=True, tokens=8 + long + 8, sequences=most, share=0.5)
     up = time.monotonic() - started
 
     def seconds(batch: int, tokens: int) -> float:

@@ -10,7 +10,8 @@
 //   FAKE_CUDA_FAIL       what the launch number FAKE_CUDA_AFTER + 1 ends with, and every call after it
 //   FAKE_CUDA_LATE       1: the launch itself succeeds, and the next wait tells of it
 //   FAKE_CUDA_KERNELS    a library whose fake_kernel() runs kernels that it knows (emulator.cpp)
-//   FAKE_CUDA_TRACE      1: launches are told on stderr, a line a kernel, with "early" where it may start before the one before has ended
+//   FAKE_CUDA_TRACE      1: launches are told on stderr, a line a kernel, with "early" where it may start before the one before has ended;
+//                        2: with its blocks, threads and bytes of shared memory, too
 //
 // Signatures and numbers are those of the driver's documentation.
 #include <dlfcn.h>
@@ -123,13 +124,16 @@ static void emulate(const char* kernel, unsigned grid, unsigned block, unsigned 
   looked = 1;
   if (run) run(kernel, grid, block, shared, arguments);
 }
-static void trace(const char* kernel, int early) {
-  if (setting("FAKE_CUDA_TRACE", 0)) fprintf(stderr, early ? "%s early\n" : "%s\n", kernel);
+static void trace(const char* kernel, int early, unsigned blocks, unsigned threads, unsigned shared) {
+  const long told = setting("FAKE_CUDA_TRACE", 0);
+  if (told) fprintf(stderr, early ? "%s early" : "%s", kernel);
+  if (told > 1) fprintf(stderr, " %u %u %u", blocks, threads, shared);
+  if (told) fputc('\n', stderr);
 }
 R cuLaunchKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void* stream,
                  void** arguments, void** extra) {
   (void)gy, (void)gz, (void)by, (void)bz, (void)stream, (void)extra;
-  trace(f, 0);
+  trace(f, 0, gx, bx, shared);
   if (!broken) emulate(f, gx, bx, shared, arguments);
   return launched(f, arguments);
 }
@@ -155,7 +159,7 @@ R cuLaunchKernelEx(const struct launch* config, void* f, void** arguments, void*
   enum { kProgrammaticSerialization = 6 };
   int early = 0;
   for (unsigned i = 0; i < config->count; ++i) early |= config->attributes[i].id == kProgrammaticSerialization && config->attributes[i].value[0];
-  trace(f, early);
+  trace(f, early, config->grid[0], config->block[0], config->shared);
   if (!broken) emulate(f, config->grid[0], config->block[0], config->shared, arguments);
   return launched(f, arguments);
 }
