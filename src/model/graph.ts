@@ -172,3 +172,10 @@ function checkTensor(source: WeightShapes, name: string, shape: readonly number[
     },
   );
 }
+
+/** Names of the tensors of each block, those of multi-token prediction last, by config.json alone. Throws what planSource throws. */
+export function blockTensors(source: WeightShapes): string[][] {
+  const plan = planSource(source);
+  const { blocks } = buildGraph({ ...plan, blocks: [...plan.blocks, ...plan.predictions] });
+  return blocks.map(({ tensors }) => [...tensors.keys()]);
+}

@@ -4,7 +4,7 @@ import { endStream, setStream } from '../../../formats/safetensors/stream.js';
 import { LpqError } from '../../core/error.js';
 import { counted } from '../../core/words.js';
 import { parseModelName, printModelName } from '../../hub/name.js';
-import { buildGraph, planSource } from '../../model/graph.js';
+import { blockTensors } from '../../model/graph.js';
 import { StreamFolder } from '../../stream/folder.js';
 import { type OpenStream, openStream } from '../../stream/open.js';
 import { downloaded, userAgent } from '../options/hub.js';
@@ -89,9 +89,7 @@ export async function endStreaming(run: Run, failed: boolean): Promise<void> {
 function blocksOf(dir: string): string[][] {
   const source = SourceCheckpoint.open(dir);
   try {
-    const plan = planSource(source);
-    const { blocks } = buildGraph({ ...plan, blocks: [...plan.blocks, ...plan.predictions] });
-    return blocks.map(({ tensors }) => [...tensors.keys()]);
+    return blockTensors(source);
   } finally {
     source.close();
   }
