@@ -209,7 +209,8 @@ export function createRuntime(options: number | RuntimeOptions = {}): MeasuredRu
   } as const);
 }
 
-function threadCount(threads: number | undefined): number {
+/** Threads of what takes no number of them: LPQ_THREADS, else every core. Throws LPQ_USAGE. */
+export function threadCount(threads?: number): number {
   const text = process.env.LPQ_THREADS ?? '';
   const wish = threads ?? Number(text);
   if (!Number.isSafeInteger(wish) || wish < 0 || wish > MOST_THREADS)

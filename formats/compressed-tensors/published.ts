@@ -1,5 +1,4 @@
-import { availableParallelism } from 'node:os';
-import { addon, type Tensor } from '../../native/binding.js';
+import { addon, type Tensor, threadCount } from '../../native/binding.js';
 import { LpqError } from '../../src/core/error.js';
 import { readWeightSchemes } from './read-schemes.js';
 
@@ -33,5 +32,5 @@ export function unpublishedInt4(where: string, settings: Readonly<Record<string,
 
 /** W[n][k] = (code - 8) * scale of its group, one product rounded to f32: out [N*K]. Words hold eight codes, the first lowest. */
 export function int4ToFloat(words: Int32Array, scales: Float32Array, out: Tensor): void {
-  addon().decodeInt4(words, scales, INT4_GROUP, out, availableParallelism());
+  addon().decodeInt4(words, scales, INT4_GROUP, out, threadCount());
 }
