@@ -25,7 +25,8 @@ const product = (dims: readonly number[]) => dims.reduce((a, b) => a * b, 1);
 /** The tensors of a shape with this config. Throws LPQ_CONFIG, LPQ_USAGE for low-bit weights of another kind than GPT-OSS has. */
 export function tensorsOf(shape: ModelShape, config: Record<string, unknown>): DrawnTensor[] {
   const { quantization_config: settings, ...wide } = config as { quantization_config?: { quant_method?: string } };
-  const graph = buildGraph(planModel(architectureOf(wide, shape.name), wide, shape.name));
+  const architecture = architectureOf(wide, shape.name);
+  const graph = buildGraph(planModel(architecture, wide, shape.name));
   const floats = (tensors: Iterable<readonly [string, readonly number[]]>) =>
     [...tensors].map(([name, dims]) => floatTensor(name, dims, shape.blocks));
   if (settings === undefined) return [graph.outer, ...graph.blocks.map(({ tensors }) => tensors)].flatMap(floats);
@@ -34,11 +35,10 @@ export function tensorsOf(shape: ModelShape, config: Record<string, unknown>): D
       expected: 'quantization_config with quant_method mxfp4, or none',
       hint: 'Take quantization_config out of config.json.',
     });
-  const fused = architectureOf(wide, shape.name).experts?.fused ?? [];
-  const parts = architectureOf(wide, shape.name).experts?.names ?? {};
-  const published = fused.map(({ tensor, bias, parts: roles }) => ({
+  const { fused = [], names } = architecture.experts ?? {};
+  const published = fused.map(({ tensor, bias, parts }) => ({
     ...{ tensor, bias },
-    linears: roles.map((role) => (parts as Record<string, string>)[role] as string),
+    linears: parts.map((part) => names?.[part] as string),
   }));
   return [
     ...floats(graph.outer),

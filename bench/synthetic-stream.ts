@@ -7,7 +7,7 @@ import { type Header, parseHeader } from '../formats/safetensors/header.js';
 import type { PlannedShard } from '../formats/safetensors/shard-plan.js';
 import { endStream, type RemoteShard, setStream } from '../formats/safetensors/stream.js';
 import type { NativeRuntime } from '../native/binding.js';
-import { buildGraph, planSource } from '../src/model/graph.js';
+import { blockTensors } from '../src/model/graph.js';
 import { Place } from '../src/stream/places.js';
 import { Supply } from '../src/stream/supply.js';
 import { requireSpace } from './directory.js';
@@ -56,19 +56,25 @@ export async function streamSynthetic(
     await writeShard(rt, file, byName.get(shard.name) as PlannedShard, draws, onBytes);
     seconds += (performance.now() - started) / 1000;
   });
+  const close = async () => {
+    endStream(supply);
+    await supply.close();
+    await rm(folder, { recursive: true, force: true });
+  };
   setStream(dir, supply);
-  supply.begin(blocksOf(dir));
-  await requireSpace(folder, supply.mostBytes);
+  try {
+    supply.begin(blocksOf(dir));
+    await requireSpace(folder, supply.mostBytes);
+  } catch (error) {
+    await close();
+    throw error;
+  }
   return {
     dir,
     bytes: plan.totalSize,
     parameters: planned.parameters,
     made: () => ({ shards: supply.moved.files, bytes: supply.moved.bytes, seconds, peak: supply.moved.peak }),
-    close: async () => {
-      endStream(supply);
-      await supply.close();
-      await rm(folder, { recursive: true, force: true });
-    },
+    close,
   };
 }
 
@@ -120,7 +126,7 @@ async function samplesOf(
 function blocksOf(dir: string): string[][] {
   const source = SourceCheckpoint.open(dir);
   try {
-    return buildGraph(planSource(source)).blocks.map(({ tensors }) => [...tensors.keys()]);
+    return blockTensors(source);
   } finally {
     source.close();
   }

@@ -143,6 +143,8 @@ test('shapes and blocks that do not exist are refused', async () => {
       makeSynthetic(rt, path.join(root, 'never'), tiny, { blocks, seed: 0 }),
       designed('LPQ_USAGE', '1 to 4'),
     );
+  const fp8 = { ...tiny, config: { ...tiny.config, quantization_config: { quant_method: 'fp8' } } };
+  assert.throws(() => shapeSize(fp8, 1), designed('LPQ_USAGE', 'no weights of fp8'));
   writeFileSync(bad, JSON.stringify({ ...tiny.config, num_hidden_layers: 7 }));
   assert.equal(modelShape(bad).blocks, 7);
 });
