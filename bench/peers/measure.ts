@@ -67,6 +67,7 @@ class DeviceWatch {
   /** Settles with the first answer. Rejects where there is no such program. */
   readonly begun = new Promise<void>((resolve, reject) => {
     this.child.on('error', reject);
+    this.child.on('exit', () => reject(new Error('nvidia-smi ended without telling of memory')));
     this.child.stdout.on('data', (lines: Buffer) => {
       for (const mebibytes of lines.toString().trim().split('\n').map(Number).filter(Number.isFinite)) {
         this.first ??= mebibytes;

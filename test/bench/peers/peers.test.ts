@@ -57,6 +57,8 @@ test('device memory is what the driver counts beyond what was in use before', as
   const options = { env: {}, log: path.join(dir, 'log'), cwd: '/', deviceMemory: true };
   const found = await measured([process.execPath, '-e', 'setTimeout(() => {}, 600)'], options);
   assert.equal(found.deviceBytes, 400 * 2 ** 20);
+  writeFileSync(program, '#!/bin/sh\nexit 9\n', { mode: 0o755 });
+  await assert.rejects(measured([process.execPath, '-e', ''], options), /nvidia-smi ended/);
 });
 
 test('a result takes the lesser time and the greater memory of the rounds, and extrapolates blocks without imports', () => {
