@@ -55,7 +55,7 @@ export function kvOf(settings: KvSettings, source: WeightSource): KvScheme | und
 }
 
 /**
- * The device to compute on. 'auto' takes the CPU for caches of few bits: devices have kernels for some of their forms only, and simulate none.
+ * The device to compute on. 'auto' takes the CPU for caches of few bits: devices have kernels for some of their forms only.
  * What is wrong with lpq.json its reader tells.
  */
 function cacheDevice(dir: string, wish: KvSettings, device: string): string {
