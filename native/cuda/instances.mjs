@@ -67,8 +67,13 @@ const split = [7, 8].map((bits) => ({
   ],
 }));
 
-/** Experts: tiles of 16 and of 64 tokens, of every type that gemm_packed takes; of 4 and 8 bits, and integers of 2 and 3, strips of many tokens, as wide. */
-const expertHeaders = ['experts', 'experts_sm90', 'experts_wide'].map((name) => `cuda/gemm/kernels/${name}.cuh`);
+/**
+ * Experts: tiles of 16 and of 64 rows, of every type that gemm_packed takes; of 4 and 8 bits, and integers of 2 and 3, tiles of 32 and 64
+ * as wide; of 4 and 8 bits tiles of 128 of rounded weights, as scaled.
+ */
+const expertHeaders = ['experts', 'experts_sm90', 'experts_wide', 'experts_scaled'].map(
+  (name) => `cuda/gemm/kernels/${name}.cuh`,
+);
 const EXPERTS = PACKED.filter(([tiles]) => tiles === 2 || tiles === 8);
 const experts = [
   ...codesAndActivations.map(({ kind, bits, dtype, bf16 }) => {
@@ -84,7 +89,10 @@ const experts = [
           call('LPQ_EXPERTS_HOPPER', name, tiles, bits, bf16, cast),
         ]),
         ...(bits % 4 === 0 || (kind === 'int' && (bits === 2 || bits === 3)) ? ['_o', '_g'] : []).flatMap((form) =>
-          [8, 16].map((tiles) => call('LPQ_EXPERTS_WIDE', name, tiles, bits, bf16, cast, form, form === '_o')),
+          [4, 8].map((tiles) => call('LPQ_EXPERTS_WIDE', name, tiles, bits, bf16, cast, form, form === '_o')),
+        ),
+        ...(bits % 4 === 0 ? (kind === 'int' ? ['c', 'z'] : ['c']) : []).map((zeros) =>
+          call('LPQ_EXPERTS_SCALED', name, zeros, 16, 2, bits, zeros === 'z', bf16, kind === 'int'),
         ),
       ],
     };

@@ -12,9 +12,10 @@ namespace lpq::ops {
 //   scales f16 or bf16, zeros u8 or f16 (integers only), both [E, ceil(N/32), G, 32]
 // Rows of y before offsets[0] and from offsets[E] on stay as they are. Offsets that break the rule:
 // LPQ_NATIVE_ARGUMENT, on CUDA from the next wait for the queue, and nothing is multiplied. Codes are multiplied
-// exactly for every number of tokens; sums are fp32. On CUDA they are cut where the runs of blocks end,
-// which all offsets decide, and added up in the order of K: the same call with the same offsets gives the same bytes.
-// On CUDA weights, scales and zeros start at multiples of 16 bytes.
+// exactly, but on devices with wgmma from more than 40 rows an expert in the mean on as weights rounded once to the
+// type of x; sums are fp32. On CUDA they are cut where the runs of blocks end, which all offsets decide, and added up
+// in the order of K: the same call with the same offsets gives the same bytes. On CUDA weights, scales and zeros start
+// at multiples of 16 bytes.
 struct GemmExperts : Arguments {
   const Tensor& x = input("x", kHalves, {-1, -1});
   const Tensor& offsets = input("offsets", {i32}, {-1});
@@ -29,8 +30,8 @@ struct GemmExperts : Arguments {
   const Tensor* zeros = input_if(flag("hasZeros"), "zeros", {u8, f16}, sides);
   const Tensor* bias = input_if(flag("hasBias"), "bias", {x.dtype}, {experts, n});
   double zero = number("zero", 0);
-  GemmSettings settings =
-      GemmSettings::read(*this, {"warpsN", "warpsK", "stages", "blocks", "tokens"}, {"wide", "hopper", "portable"});
+  GemmSettings settings = GemmSettings::read(*this, {"warpsN", "warpsK", "stages", "blocks", "tokens"},
+                                             {"scaled", "wide", "hopper", "portable"});
 
   static constexpr int64_t kMostExperts = 4096;
 

@@ -1,9 +1,9 @@
-// The kernels of experts (native/cuda/gemm/kernels/experts.cuh, experts_sm90.cuh, experts_wide.cuh) on the simulated
-// device (simulator/): every width of integers and floats, f16 and bf16, both tiles, experts of 0 to 100 rows, tails of
-// N and of groups of K, zero points, bias, items that blocks share, more blocks than steps. Against double precision,
-// within the bound that test/gpu/native/kernels.cpp derives. y is full of NaN before, and so are shared memory and the
-// rows of x that no expert has; of those rows y stays as it was, and counters are 0 after. Offsets that do not ascend
-// set the fault, and nothing is multiplied.
+// The kernels of experts (native/cuda/gemm/kernels/experts.cuh, experts_sm90.cuh, experts_wide.cuh, experts_scaled.cuh)
+// on the simulated device (simulator/): every width of integers and floats, f16 and bf16, all tiles, experts of 0 to
+// 150 rows, tails of N and of groups of K, zero points, bias, items that blocks share, more blocks than steps. Against
+// double precision, within the bound that test/gpu/native/kernels.cpp derives. y is full of NaN before, and so are
+// shared memory and the rows of x that no expert has; of those rows y stays as it was, and counters are 0 after.
+// Offsets that do not ascend set the fault, and nothing is multiplied.
 #include <cstdio>
 #include <limits>
 #include <numeric>
@@ -14,8 +14,9 @@
 #include "../gpu/native/packed_format.h"
 #include "boxes.h"
 #include "cuda/gemm/families/packed_cut.h"
-#include "cuda/gemm/families/wide_plan.h"
+#include "cuda/gemm/families/scaled_plan.h"
 #include "cuda/gemm/kernels/experts.cuh"
+#include "cuda/gemm/kernels/experts_scaled.cuh"
 #include "cuda/gemm/kernels/experts_sm90.cuh"
 #include "cuda/gemm/kernels/experts_wide.cuh"
 #include "packed_types.h"
@@ -84,12 +85,12 @@ Weights draw(const Type& t, const Case& c, int groups, bool bf16, double constan
   return w;
 }
 
-enum class Kernel { portable, hopper, wide };
+enum class Kernel { portable, hopper, wide, scaled };
 
 // XB: x is bf16; Cast casts to bf16 where WB.
 template <int B, int T, bool XB, bool WB, class Cast, Kernel Which>
 void one(const Type& t, const Case& c) {
-  constexpr bool Wide = Which == Kernel::wide, Hopper = Which == Kernel::hopper;
+  constexpr bool Wide = Which == Kernel::wide, Hopper = Which == Kernel::hopper, Scaled = Which == Kernel::scaled;
   const int experts = static_cast<int>(c.counts.size()), n_blocks = (c.n + 31) / 32, k_blocks = (c.k + 127) / 128,
             pitch = (c.k + 63) / 64 * 64, length = c.group ? c.group : c.k, groups = (c.k + length - 1) / length;
   const bool integer = t.kind != 'f';
@@ -121,6 +122,8 @@ void one(const Type& t, const Case& c) {
   wide.args.width = c.warps_n, wide.args.token_tiles = 1, wide.args.vectors = c.n % 8 == 0;
   wide.args.zero_mode = wide_zero_mode(g, integer, B, XB);
   if (Wide && wide.args.zero_mode == kZeroSums) return;
+  ScaledPlan scaled{.form = {T, 2, 1, 0, 0, 0}, .blocks = c.blocks};
+  const bool whole = scaled_constant(g, integer, B, XB);
   g.strips = (n_blocks + c.warps_n - 1) / c.warps_n, g.steps = (k_blocks + c.warps_k - 1) / c.warps_k;
   std::vector<float> partial(static_cast<size_t>(2 * c.blocks * c.warps_n * T * 256), NAN);
   std::vector<unsigned> counters(static_cast<size_t>(2 * c.blocks), 0);
@@ -131,7 +134,8 @@ void one(const Type& t, const Case& c) {
   const std::string name = t.name() + (XB ? " bf16 " : " f16 ") + std::to_string(m) + "x" + std::to_string(c.n) + "x" +
                            std::to_string(c.k) + " g" + std::to_string(c.group) + " z" + std::to_string(c.zeros) +
                            " tile " + std::to_string(8 * T) +
-                           (Wide     ? " wide"
+                           (Scaled   ? " scaled"
+                            : Wide   ? " wide"
                             : Hopper ? " wgmma"
                                      : " mma") +
                            " blocks " + std::to_string(c.blocks);
@@ -139,20 +143,36 @@ void one(const Type& t, const Case& c) {
     if (++failures <= 20) std::printf("FAIL %s: %s\n", name.c_str(), what.c_str());
   };
   const PackedTiles cut{Hopper, T, c.warps_n, c.warps_k, g.stages, c.blocks, 0};
-  const int64_t bytes = Wide ? 1024 + 3 * wide_stage_bytes(g, T, c.warps_n, B) + wide.warps * 512
-                             : shared_bytes(cut, B, g.groups_per_block * (64 + 32 * c.zeros));
+  int64_t bytes = Wide ? 1024 + 3 * wide_stage_bytes(g, T, c.warps_n, B) + wide.warps * 512
+                       : shared_bytes(cut, B, g.groups_per_block * (64 + 32 * c.zeros));
+  if (Scaled) {
+    const int64_t stage = scaled_stage_bytes(g, 8, B);
+    g.stages = 3;
+    scaled.args.slabs = 4, scaled.args.rows = 8 * T, scaled.args.token_tiles = 1;
+    scaled.args.staging_at = static_cast<int>(1024 + 4 * 1024 * T + 3 * stage);
+    scaled.args.received_at = scaled.args.staging_at + 8 * kScaledStaging;
+    scaled.args.lift = t.kind == 'i' ? (1 << B) / 2 : 0, scaled.args.zero = g.zero - scaled.args.lift;
+    scaled.args.vectors = c.n % 8 == 0;
+    bytes = scaled.args.received_at;
+  }
   const int shared = static_cast<int>(bytes) + expert_plan_bytes(experts);
   if (shared > simt::kShared) return fail("does not fit shared memory");
   const auto run = [&] {
     simt::begin(lot());
-    const int threads = 32 * (Wide ? wide.warps + 4 : c.warps_n * c.warps_k + (Hopper ? 4 : 0));
+    const int threads = 32 * (Scaled ? 12 : Wide ? wide.warps + 4 : c.warps_n * c.warps_k + (Hopper ? 4 : 0));
     gridDim.x = static_cast<unsigned>(c.blocks);
     GemmPackedArgs all = g;
     all.n_blocks *= experts;
-    const PackedMaps maps = Wide ? wide_maps(all, B, wide) : Hopper ? packed_maps(all, B, cut) : PackedMaps{};
+    const PackedMaps maps = Scaled   ? scaled_maps(all, B, scaled)
+                            : Wide   ? wide_maps(all, B, wide)
+                            : Hopper ? packed_maps(all, B, cut)
+                                     : PackedMaps{};
     simt::run(c.blocks, threads, c.blocks, shared, lot(), [&] {
       blockDim.x = static_cast<unsigned>(threads);
-      if constexpr (Wide) {
+      if constexpr (Scaled) {
+        if (whole) gemm_experts_scaled<B, T, 2, false, XB, Cast::kSums>(g, scaled.args, a, maps);
+        else if constexpr (Cast::kSums) gemm_experts_scaled<B, T, 2, true, XB, true>(g, scaled.args, a, maps);
+      } else if constexpr (Wide) {
         if (g.groups_per_block == 1) gemm_experts_wide<B, T, true, XB, Cast>(g, wide.args, a, maps);
         else gemm_experts_wide<B, T, false, XB, Cast>(g, wide.args, a, maps);
       } else if constexpr (Hopper) gemm_experts_hopper<B, T, XB, Cast>(g, a, maps);
@@ -193,21 +213,29 @@ void one(const Type& t, const Case& c) {
         if (got_bits != poison) return fail(place + "is of no expert, and was written");
         continue;
       }
-      double want = 0, size = 0;
+      double want = 0, size = 0, rounded = 0;  // rounded: what rounding of weights may add
       for (int k = 0; k < c.k; ++k) {
         const size_t row = static_cast<size_t>(e * c.n + n),
                      at = row * static_cast<size_t>(groups) + static_cast<size_t>(k / length);
         const double s = from16(w.scale[at], c.scale_bf16), v = from16(x.data[i * pitch + k], XB),
                      q = w.value[row * static_cast<size_t>(c.k) + static_cast<size_t>(k)];
         want += v * (q - w.zero[at]) * s;
-        size += std::fabs(v) * (std::fabs(q + lift + offset) + std::fabs(w.zero[at] + lift + offset)) * s;
+        size += Scaled ? std::fabs(v * (q - w.zero[at]) * s)
+                       : std::fabs(v) * (std::fabs(q + lift + offset) + std::fabs(w.zero[at] + lift + offset)) * s;
+        rounded += std::fabs(v) * ((whole ? 1
+                                    : XB  ? 3
+                                          : 2) *
+                                       u * 1.02 * std::fabs(q - w.zero[at]) * s +
+                                   2 * u * u * (std::fabs(q) + std::fabs(w.zero[at])) * s +
+                                   (XB ? 0 : 0x1p-25 * (1 + std::fabs(q - w.zero[at]))));
       }
       if (c.bias) {
         const double b = from16(w.bias[static_cast<size_t>(e * c.n + n)], XB);
         want += b, size += std::fabs(b);
       }
-      const double bound = size * (0x1p-15 + (c.k / 32.0 + 64) * 0x1p-24) + u * std::fabs(want) * 1.01 + least,
-                   got = from16(got_bits, XB),
+      const double sums = Scaled ? rounded + size * (c.k / 16.0 * 17 + 64) * 0x1p-23
+                                 : size * (0x1p-15 + (c.k / 32.0 + 64) * 0x1p-24),
+                   bound = sums + u * std::fabs(want) * 1.01 + least, got = from16(got_bits, XB),
                    share = std::isnan(got) ? std::numeric_limits<double>::infinity() : std::fabs(got - want) / bound;
       if (share <= 1) worst = std::max(worst, share);
       else return fail(place + "is " + std::to_string(got) + ", not " + std::to_string(want));
@@ -239,10 +267,19 @@ void kernel(const Type& t, int most) {
 template <int B, bool XB, class Cast>
 void both(const Type& t, int most) {
   kernel<B, 2, XB, XB, Cast, Kernel::hopper>(t, most), kernel<B, 8, XB, XB, Cast, Kernel::portable>(t, most);
-  if constexpr (B % 4 == 0 || B == 2 || B == 3) kernel<B, XB ? 8 : 16, XB, XB, Cast, Kernel::wide>(t, most);
+  if constexpr (B % 4 == 0 || B == 2 || B == 3) kernel<B, XB ? 8 : 4, XB, XB, Cast, Kernel::wide>(t, most);
+  if constexpr (B % 4 == 0) {
+    kernel<B, 16, XB, XB, Cast, Kernel::scaled>(t, std::min(most, 1));
+    if (most == 2)
+      for (int blocks : {4, 8}) {
+        // Items that several blocks share, two or three each, or in equal runs; and some before them that are whole.
+        one<B, 16, XB, XB, Cast, Kernel::scaled>(t, {{150, 0, 20}, 40, 1024, 128, 0, true, XB, 8, 1, 7 + blocks});
+        one<B, 16, XB, XB, Cast, Kernel::scaled>(t, {{150, 20}, 296, 4096, 0, 0, false, XB, 8, 1, blocks});
+      }
+  }
   if (most < 1) return;
   kernel<B, 8, XB, XB, Cast, Kernel::hopper>(t, most), kernel<B, 2, XB, XB, Cast, Kernel::portable>(t, most);
-  if constexpr (B % 4 == 0 || B == 2 || B == 3) kernel<B, XB ? 16 : 8, XB, XB, Cast, Kernel::wide>(t, most);
+  if constexpr (B % 4 == 0 || B == 2 || B == 3) kernel<B, XB ? 4 : 8, XB, XB, Cast, Kernel::wide>(t, most);
 }
 
 template <int B>

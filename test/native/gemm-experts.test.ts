@@ -99,7 +99,7 @@ test('shapes that disagree and settings that no kernel has are refused', async (
     [{ ...w, scales: allocate('f16', [2, 1, 2, 32]) }, {}, /scales has the shape/],
     [{ ...w, zeros: allocate('u8', [1, 1, 1, 32]) }, {}, /zeros has the shape/],
     [w, { groupSize: 48 }, /groupSize is 48/],
-    [w, { kernel: 'stream' as 'hopper' }, /kernel is 'stream', not wide, hopper or portable/],
+    [w, { kernel: 'stream' as 'hopper' }, /kernel is 'stream', not scaled, wide, hopper or portable/],
   ] as const) {
     ops.gemmExperts(rt, x, offsets, given, undefined, y, u4, { groupSize: 128, ...more });
     await assert.rejects(rt.sync(), { code: 'LPQ_NATIVE_ARGUMENT', message: said });

@@ -7,6 +7,7 @@
 
 #include "asynchronous.h"
 #include "cuda/gemm/kernels/experts.cuh"
+#include "cuda/gemm/kernels/experts_scaled.cuh"
 #include "cuda/gemm/kernels/experts_sm90.cuh"
 #include "cuda/gemm/kernels/experts_wide.cuh"
 #include "cuda/gemm/kernels/pad_rows.cu"
@@ -19,10 +20,10 @@ LPQ_EXPERTS(int4_f16, 8, 256, 4, false, IntCast)
 #define LPQ_WEIGHTS_BF16 true
 LPQ_EXPERTS(float6_bf16, 2, 512, 6, true, FloatCast)
 LPQ_EXPERTS_HOPPER(int4_f16, 2, 4, false, IntCast)
-LPQ_EXPERTS_HOPPER(int4_f16, 8, 4, false, IntCast)
 LPQ_EXPERTS_HOPPER(float6_bf16, 2, 6, true, FloatCast)
 LPQ_EXPERTS_WIDE(int4_f16, 8, 4, false, IntCast, _o, true)
-LPQ_EXPERTS_WIDE(int4_f16, 16, 4, false, IntCast, _g, false)
+LPQ_EXPERTS_WIDE(int4_f16, 4, 4, false, IntCast, _g, false)
+LPQ_EXPERTS_SCALED(int4_f16, c, 16, 2, 4, false, false, true)
 
 namespace {
 
@@ -56,10 +57,10 @@ extern "C" __attribute__((visibility("default"))) void fake_kernel(const char* n
   LPQ_PRODUCT(int4_f16_t8)
   LPQ_PRODUCT(float6_bf16_t2)
   LPQ_PRODUCT(int4_f16_h2)
-  LPQ_PRODUCT(int4_f16_h8)
   LPQ_PRODUCT(float6_bf16_h2)
   LPQ_PRODUCT(int4_f16_m8_o)
-  LPQ_PRODUCT(int4_f16_m16_g)
+  LPQ_PRODUCT(int4_f16_m4_g)
+  LPQ_PRODUCT(int4_f16_c16x2)
   if (kernel == "lpq_pad_rows") rows(lpq_pad_rows);
   if (kernel == "lpq_group_few") rows(lpq_group_few);
   if (kernel == "lpq_expert_offsets") rows(lpq_expert_offsets);

@@ -2,6 +2,7 @@
 #include "cuda/gemm/families/experts.h"
 
 #include "cuda/gemm/families/packed_tiles.h"
+#include "cuda/gemm/families/scaled_plan.h"
 #include "cuda/gemm/families/wide_plan.h"
 #include "cuda/gemm/tensor_maps.h"
 #include "cuda/launch.h"
@@ -18,9 +19,11 @@ struct ExpertProblem : PackedForm {
   }
 };
 
-// Tokens of a tile: few, or many from so many rows an expert on in the mean, where tiles of few would read an expert's
-// weights, and cast them, more than twice; most where those of many would be too many.
-constexpr int kFewTokens = 16, kManyTokens = 64, kMostTokens = 128, kMeanOfMany = 32, kMeanOfMost = 128;
+// Rows of a tile, and from more than how many rows an expert in the mean on they take less time than smaller ones
+// (docs/internals/kernels/experts.md): the wide kernel's of some, those of many, and the most, of weights that are
+// rounded.
+constexpr int kFewTokens = 16, kSomeTokens = 32, kManyTokens = 64, kMostTokens = 128;
+constexpr int kMeanOfSome = 9, kMeanOfWide = 24, kMeanOfMany = 32, kMeanOfMost = 40;
 
 // Rows an expert in the mean are more than that.
 bool exceeds(const ExpertProblem& p, int64_t mean) { return p.op.m > p.op.experts * mean; }
@@ -46,7 +49,7 @@ PackedTiles cut_experts(const ExpertProblem& p, bool wgmma, const DeviceFacts& d
   return t;
 }
 
-// Strips of 256 rows, one packed block a warp: wider ones take longer (wide_plan.h), and have no more to read from L2.
+// Strips of 256 rows, eight packed blocks: wider ones take longer (wide_plan.h), and have no more to read from L2.
 constexpr int kExpertWidth = 8;
 
 // Nothing where shared memory does not hold it.
@@ -73,14 +76,14 @@ std::string wide_kernel(const ExpertProblem& p, const WidePlan& cut) {
 }
 
 Answer plan_wide(const ExpertProblem& p, CudaExec& exec) {
-  if (p.wish.tokens == kFewTokens || p.wish.warps_n || p.wish.warps_k || (!p.asked() && !exceeds(p, kMeanOfMany)))
-    return "it is for many rows an expert, in tiles of 64 and 128";
+  if (p.wish.tokens == kFewTokens || p.wish.tokens == kMostTokens || p.wish.warps_n || p.wish.warps_k ||
+      (!p.asked() && !exceeds(p, kMeanOfSome)))
+    return "it is for more rows an expert, in tiles of 32 and 64";
   if (wide_zero_mode(p.args, p.integer, p.bits, p.bf16) == kZeroSums)
     return "zero points do not leave in its pairs exactly";
   if (!can_describe_tensors()) return "this driver describes no tensors";
-  const bool most = p.wish.tokens ? p.wish.tokens == kMostTokens : exceeds(p, kMeanOfMost);
-  std::optional<WidePlan> cut = cut_wide(p, most ? kMostTokens : kManyTokens, exec.device());
-  if (!cut && !p.wish.tokens) cut = cut_wide(p, kManyTokens, exec.device());
+  const bool many = p.wish.tokens ? p.wish.tokens == kManyTokens : exceeds(p, kMeanOfWide);
+  const std::optional<WidePlan> cut = cut_wide(p, many ? kManyTokens : kSomeTokens, exec.device());
   if (!cut) return "its stages do not fit shared memory";
   if (!exec.has_kernel(wide_kernel(p, *cut))) return "there is no wide kernel for this type";
   return Plan{0, std::nullopt, *cut,
@@ -88,6 +91,44 @@ Answer plan_wide(const ExpertProblem& p, CudaExec& exec) {
                   ? "tiles of " + std::to_string(8 * cut->tiles) + " tokens and " +
                         std::to_string(32 * cut->args.width) + " rows, " + std::to_string(cut->stages) + " stages"
                   : ""};
+}
+
+// Weights that are rounded once: one form, of eight packed blocks and 128 rows.
+constexpr ScaledForm kExpertForm{kMostTokens / 8, 2, 1, 0, 0, 0};
+
+std::string scaled_kernel(const ExpertProblem& p) {
+  return p.name + (p.integer && !scaled_constant(p.args, p.integer, p.bits, p.bf16) ? "_z" : "_c") +
+         std::to_string(kExpertForm.tiles) + "x" + std::to_string(kExpertForm.halves);
+}
+
+Answer plan_scaled(const ExpertProblem& p, CudaExec& exec) {
+  if ((p.wish.tokens && p.wish.tokens != kMostTokens) || p.wish.warps_n || p.wish.warps_k ||
+      (!p.asked() && !exceeds(p, kMeanOfMost)))
+    return "it is for many rows an expert, in tiles of 128";
+  if (!p.asked() && !p.may_round()) return "scales in bf16 do not fit weights in f16";
+  if (!can_describe_tensors()) return "this driver describes no tensors";
+  if (!exec.has_kernel(scaled_kernel(p))) return "there is no kernel of scaled weights for this type";
+  const DeviceFacts& device = exec.device();
+  ScaledPlan cut{.form = kExpertForm};
+  const int width = cut.form.width(), slab = 1024 * cut.form.tiles, staging = 8 * kScaledStaging,
+            plan = expert_plan_bytes(static_cast<int>(p.op.experts));
+  const int64_t stage = scaled_stage_bytes(p.args, width, p.bits);
+  const auto [stages, slabs] =
+      fit_stages(device.shared_per_block - 1024 - staging - plan, stage, slab, 2, p.wish.stages);
+  if (slabs < 2) return "its stages do not fit shared memory";
+  cut.stages = static_cast<int>(stages);
+  cut.args.slabs = static_cast<int>(slabs), cut.args.rows = kMostTokens, cut.args.token_tiles = 1;
+  cut.args.staging_at = static_cast<int>(1024 + slabs * slab + stages * stage);
+  cut.args.received_at = cut.args.staging_at + staging;
+  cut.args.lift = p.integer && p.op.type.is_signed ? static_cast<float>(1 << (p.bits - 1)) : 0.0f;
+  cut.args.zero = p.args.zero - cut.args.lift;
+  cut.args.vectors = vector_rows(p.args.y, p.args.n);
+  cut.shared = static_cast<unsigned>(cut.args.received_at + plan);
+  cut.blocks = blocks_of(p, kMostTokens, div_up(p.args.n_blocks, width), p.args.k_blocks, device);
+  return Plan{0, std::nullopt, cut,
+              exec.rehearsing() ? "tiles of 128 tokens and 256 rows, " + std::to_string(cut.stages) +
+                                      " stages; weights are rounded once"
+                                : ""};
 }
 
 std::string kernel_of(const ExpertProblem& p, const PackedTiles& t) {
@@ -153,8 +194,16 @@ void launch_wide(const ExpertProblem& p, const Plan& plan, CudaExec& exec) {
                     with.experts, wide_maps(with.all(), p.bits, cut));
 }
 
+void launch_scaled(const ExpertProblem& p, const Plan& plan, CudaExec& exec) {
+  const auto& cut = std::any_cast<const ScaledPlan&>(plan.cut);
+  const ExpertLaunch with(p, cut.form.width(), cut.form.tiles, cut.blocks, cut.stages, 64, exec);
+  exec.launch_after(scaled_kernel(p), {cut.blocks}, {scaled_threads(1)}, cut.shared, with.args, cut.args, with.experts,
+                    scaled_maps(with.all(), p.bits, cut));
+}
+
 void gemm_experts(Call& call, CudaExec& exec) {
   constexpr Family<ExpertProblem> kFamilies[] = {
+      {"scaled", {.wgmma = true}, plan_scaled, launch_scaled},
       {"wide", {.wgmma = true}, plan_wide, launch_wide},
       {"hopper", {.wgmma = true}, plan_experts<true>, launch_hopper},
       {"portable", {.portable = true}, plan_experts<false>, launch_portable},

@@ -33,6 +33,8 @@ struct PackedForm {
     args.groups = static_cast<int>(op.groups);
   }
   bool asked() const { return !wish.kernel.empty(); }
+  // Weights as a kernel of many tokens rounds them, as if they were dequantized first, fit the activations' type.
+  bool may_round() const { return bf16 || !args.scale_bf16; }
 
  private:
   PackedForm(const ops::GemmSettings& settings, const QuantType& type, DType x, const Tensor& weights,
@@ -44,8 +46,6 @@ struct PackedProblem : PackedForm {
 
   explicit PackedProblem(const ops::GemmPacked& op);
   double bytes() const { return static_cast<double>(args.n_blocks) * args.k_blocks * (512 * bits + side_bytes); }
-  // Weights as a kernel of many tokens rounds them, as if they were dequantized first, fit the activations' type.
-  bool may_round() const { return bf16 || !args.scale_bf16; }
 };
 
 // Rows of x and y as kernels take them, K in whole `unit`s.

@@ -56,6 +56,25 @@ inline std::string scaled_cut_in_words(const ScaledPlan& cut) {
          " are cut along K" + (cut.args.cluster ? ", by the blocks of a cluster" : "");
 }
 
+// Stages of packed blocks and slabs of 64 k of activations that fit: three stages and as many activations; where those
+// do not fit, less of both, and where more do, more. `slab`: bytes of one, `slabs` of them a packed block of K;
+// `wished`: stages, or 0. Fewer than two slabs: nothing fits.
+struct ScaledStages {
+  int64_t stages = 0, slabs = 0;
+};
+inline ScaledStages fit_stages(int64_t room, int64_t stage, int64_t slab, int slabs, int64_t wished) {
+  ScaledStages fit;
+  for (int64_t n : {8, 6, 4, 3, 2}) {
+    if (wished && n != std::min<int64_t>(wished, 4)) continue;
+    fit.stages = wished ? wished : n;
+    fit.slabs =
+        std::min<int64_t>((room - fit.stages * stage) / slab, std::min<int64_t>(slabs * fit.stages, kMostScaledSlabs));
+    if (fit.slabs >= slabs * fit.stages - 1 || n == 2 || wished) break;
+  }
+  if (fit.stages > kMostScaledStages) fit.slabs = 0;
+  return fit;
+}
+
 // A product to be cut: tokens, packed blocks of rows and of K, and slabs of activations a packed block of K; whether
 // these have scales of tokens besides.
 struct CutProblem {
@@ -101,17 +120,8 @@ std::optional<ScaledPlan> choose_cut(int multiprocessors, int64_t shared_per_blo
                               int64_t cluster) {
       const int64_t received =
           cluster ? ScaledShares(form.tiles, form.halves, static_cast<int>(cluster)).room(8 * form.pairs) : 0;
-      // Three stages of packed blocks and as many activations; where those do not fit, less of both, and where more do,
-      // more.
-      int64_t stages = 0, slabs = 0;
-      for (int64_t n : {8, 6, 4, 3, 2}) {
-        if (wish.stages && n != std::min<int64_t>(wish.stages, 4)) continue;
-        stages = wish.stages ? wish.stages : n;
-        slabs = std::min<int64_t>((room - received - stages * stage) / (slab + scales),
-                                  std::min<int64_t>(a.slabs * stages, kMostScaledSlabs));
-        if (slabs >= a.slabs * stages - 1 || n == 2 || wish.stages) break;
-      }
-      if (slabs < 2 || stages > kMostScaledStages) return;
+      const auto [stages, slabs] = fit_stages(room - received, stage, slab + scales, a.slabs, wish.stages);
+      if (slabs < 2) return;
       const int64_t waves = plan_div_up(items - shared_items, blocks),
                     run = shared_items ? plan_div_up(shared_items * a.k_blocks, shared_blocks) : 0;
       const double busy = static_cast<double>(blocks) / multiprocessors;

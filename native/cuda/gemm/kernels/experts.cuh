@@ -30,8 +30,8 @@ __device__ __forceinline__ void gemm_experts(const GemmPackedArgs& g, const Expe
   if (warp == 0) ExpertItems<T>::make(a, g.m, plan, lane);
   __syncthreads();
   const ExpertItems<T> items(plan, a.experts, g.strips);
-  const EvenRuns runs = items.runs(g.steps, gridDim.x);
-  if (blockIdx.x >= runs.blocks) return;
+  const ExpertRuns runs = items.runs(g.steps, static_cast<int>(gridDim.x));
+  if (blockIdx.x >= runs.even.blocks) return;
   const int first = runs.first(blockIdx.x), last = runs.first(blockIdx.x + 1), count = last - first;
 
   const Cast cast(g.is_signed != 0, g.exponent);

@@ -67,8 +67,8 @@ __device__ __forceinline__ void gemm_experts_wide(const GemmPackedArgs& g, const
   if (warp == 0) ExpertItems<T>::make(experts, g.m, plan, lane);
   __syncthreads();
   const ExpertItems<T> items(plan, experts.experts, g.strips);
-  const EvenRuns runs = items.runs(g.k_blocks, gridDim.x);
-  if (blockIdx.x >= runs.blocks) return;
+  const ExpertRuns runs = items.runs(g.k_blocks, static_cast<int>(gridDim.x));
+  if (blockIdx.x >= runs.even.blocks) return;
   const int first = runs.first(blockIdx.x), last = runs.first(blockIdx.x + 1);
 
   if (warp >= warps) {
@@ -91,7 +91,7 @@ __device__ __forceinline__ void gemm_experts_wide(const GemmPackedArgs& g, const
     for (int h = 0; h < H; ++h) clear_sums(sum[h]);
   };
   clear();
-  const auto counter_of = [&](int item) { return g.counters + 2 * runs.sharers(item).from; };
+  const auto counter_of = [&](int item) { return g.counters + 2 * runs.even.sharers(item).from; };
   int item = first / g.k_blocks, kb = first % g.k_blocks;
   PipelineState at;
   bool began_inside = kb != 0;
@@ -116,12 +116,12 @@ __device__ __forceinline__ void gemm_experts_wide(const GemmPackedArgs& g, const
       if (item_ends) kb = 0, ++item, began_inside = false;
     }
   }
-  fixup_together(runs, first, last, threadIdx.x == 0, counter_of, sync,
+  fixup_together(runs.even, first / runs.scale, last / runs.scale, threadIdx.x == 0, counter_of, sync,
                  [&](int shared_item, const TileSharers& sharers) {
                    const ExpertItem of = items.at(shared_item);
                    const GemmPackedArgs own = product_of<B>(g, of);
                    const WideEpilogue<T, BF> epilogue{own, a, staging, lane, warp, warps};
-                   epilogue.add_up(runs, of.strip, sharers);
+                   epilogue.add_up(runs.even, of.strip, sharers);
                  });
 }
 

@@ -58,7 +58,8 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
   if (warp >= kWarps) {
     setmaxnreg_dec<kRoomy ? 40 : 24>();
     if (lane == 0 && warp - kWarps <= 2)
-      produce_scaled<B, T, kWidth>(g, a, maps, place, weights, activations, ring, x_ring, warp - kWarps);
+      produce_scaled<B, T>(g, a, maps, place, weights, activations, ring, x_ring, warp - kWarps,
+                           [&](int item) { return scaled_box(a, kWidth, 8 * T, item); });
     return;
   }
 

@@ -17,17 +17,17 @@ __device__ __forceinline__ void produce_act8_weights(const Act8Args& g, const Sc
                                                      const TmaPipeline& weights, uint32_t ring) {
   constexpr Act8Stage kStage(Width * kBlockN, Nibbles, FactorBytes);
   ScaledWalk walk(a, g.k_blocks);
-  int block = 0, token = 0;
+  ScaledPlace of{};
   PipelineState at;
   for (int step = 0; step < walk.steps; ++step) {
-    if (step == 0 || walk.kb == 0) scaled_place(a, Width, 8 * T, walk.item, block, token);
+    if (step == 0 || walk.kb == 0) of = scaled_place(a, Width, 8 * T, walk.item);
     weights.producer_acquire(at);
     const uint32_t full = weights.producer_commit(at.stage, kStage.filled), to = ring + at.stage * kStage.bytes;
-    if constexpr (Nibbles) tma_load_3d(to, &maps.weights, 0, walk.kb, block * 2, full);
-    else tma_load_3d(to, &maps.weights, walk.kb * 128, block * kBlockN, 0, full);
+    if constexpr (Nibbles) tma_load_3d(to, &maps.weights, 0, walk.kb, of.block * 2, full);
+    else tma_load_3d(to, &maps.weights, walk.kb * 128, of.block * kBlockN, 0, full);
     // Boxes of f32 are counted in eights of bytes.
     if constexpr (FactorBytes > 0)
-      tma_load_3d(to + kStage.factors_at, &maps.factors, block * kBlockN / (FactorBytes == 4 ? 2 : 1), walk.kb, 0,
+      tma_load_3d(to + kStage.factors_at, &maps.factors, of.block * kBlockN / (FactorBytes == 4 ? 2 : 1), walk.kb, 0,
                   full);
     at.advance(g.stages);
     if (walk.on()) walk.next_item(a, g.k_blocks);
@@ -38,7 +38,7 @@ template <bool TokenScales, int T, int Width>
 __device__ __forceinline__ void produce_act8_activations(const Act8Args& g, const ScaledArgs& a, const Act8Maps& maps,
                                                          const TmaPipeline& activations, uint32_t ring) {
   ScaledWalk walk(a, g.k_blocks);
-  int block = 0, token = 0;
+  ScaledPlace of{};
   PipelineState at;
   if (a.overlap) {
     griddepcontrol_wait();
@@ -47,13 +47,12 @@ __device__ __forceinline__ void produce_act8_activations(const Act8Args& g, cons
     griddepcontrol_launch_dependents();
   }
   for (int step = 0; step < walk.steps; ++step) {
-    if (step == 0 || walk.kb == 0)
-      scaled_place(a, Width, 8 * T, walk.item, block, token), token = min(token, a.last_token);
+    if (step == 0 || walk.kb == 0) of = scaled_box(a, Width, 8 * T, walk.item);
     activations.producer_acquire(at);
     const uint32_t full = activations.producer_commit(at.stage, a.rows * (TokenScales ? 132 : 128));
-    tma_load_3d(ring + at.stage * (8 * T * 128), &maps.x, walk.kb * 128, token, 0, full);
+    tma_load_3d(ring + at.stage * (8 * T * 128), &maps.x, walk.kb * 128, of.token, 0, full);
     if constexpr (TokenScales)
-      tma_load_3d(ring - 1024 + a.scales_at + at.stage * scaled_token_bytes(T), &maps.x_scales, token, walk.kb, 0,
+      tma_load_3d(ring - 1024 + a.scales_at + at.stage * scaled_token_bytes(T), &maps.x_scales, of.token, walk.kb, 0,
                   full);
     at.advance(a.slabs);
     if (walk.on()) walk.next_item(a, g.k_blocks);

@@ -11,9 +11,11 @@ template <int B, int T, bool XB>
 struct ExpertSums {
   const GemmPackedArgs& g;
   const ExpertItems<T>& items;
-  const EvenRuns& runs;
+  const ExpertRuns& runs;
 
-  __device__ __forceinline__ unsigned* counter_of(int item) const { return g.counters + 2 * runs.sharers(item).from; }
+  __device__ __forceinline__ unsigned* counter_of(int item) const {
+    return g.counters + 2 * runs.even.sharers(item).from;
+  }
 
   // The arguments are those of end_tile().
   template <class Sync>
@@ -27,7 +29,8 @@ struct ExpertSums {
   template <class Sync>
   __device__ __forceinline__ void finish(int first, int last, int thread, int threads, const Sync& sync) const {
     finish_tiles<T>(
-        g, runs, first, last, thread, threads, sync, [&](int item) { return counter_of(item); },
+        g, runs.even, first / runs.scale, last / runs.scale, thread, threads, sync,
+        [&](int item) { return counter_of(item); },
         [&](int item) {
           const ExpertItem at = items.at(item);
           const GemmPackedArgs own = product_of<B>(g, at);

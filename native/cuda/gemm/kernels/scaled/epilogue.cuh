@@ -28,9 +28,10 @@ struct ScaledEpilogue {
 
   // `began`, `end`: the block's part of the item along K.
   __device__ __forceinline__ void finish(int item, int began, int end) {
-    int block0, token0;
-    scaled_place(a, 4 * P * G, 8 * T, item, block0, token0);
-    const int first = min(token0, a.last_token), row0 = block0 * kBlockN + row_at;
+    finish(item, scaled_place(a, 4 * P * G, 8 * T, item), began, end);
+  }
+  __device__ __forceinline__ void finish(int item, ScaledPlace at, int began, int end) {
+    const int token0 = at.token, first = min(token0, a.last_token), row0 = at.block * kBlockN + row_at;
     const bool mine = row0 < g.n;
     // The eights from `low` to `high` are this block's to store, whole where nobody shares the item.
     int low = 0, high = T;

@@ -11,14 +11,15 @@ namespace lpq::cuda {
 #if LPQ_HAS_WGMMA
 
 // All steps of the block, by one thread each: role 0 packed blocks, 1 and 2 activations, every other slab of 64 k.
-// Weights may come before the operation before has ended, activations may not.
-template <int B, int T, int Width>
+// Weights may come before the operation before has ended, activations may not. place_of(item): the first packed block
+// of its strip and the first token of its box.
+template <int B, int T, class PlaceOf>
 __device__ __forceinline__ void produce_scaled(const GemmPackedArgs& g, const ScaledArgs& a, const PackedMaps& maps,
                                                const TmaStage& place, const TmaPipeline& weights,
-                                               const TmaPipeline& activations, uint32_t ring, uint32_t x_ring,
-                                               int role) {
+                                               const TmaPipeline& activations, uint32_t ring, uint32_t x_ring, int role,
+                                               const PlaceOf& place_of) {
   ScaledWalk walk(a, g.k_blocks);
-  int block = 0, token = 0;
+  ScaledPlace of{};
   PipelineState at;
   if (role == 2) at.stage = 1;
   if (role > 0 && a.overlap) {
@@ -28,19 +29,18 @@ __device__ __forceinline__ void produce_scaled(const GemmPackedArgs& g, const Sc
     if (role == 1) griddepcontrol_launch_dependents();
   }
   for (int step = 0; step < walk.steps; ++step) {
-    if (step == 0 || walk.kb == 0)
-      scaled_place(a, Width, 8 * T, walk.item, block, token), token = min(token, a.last_token);
+    if (step == 0 || walk.kb == 0) of = place_of(walk.item);
     if (role == 0) {
       weights.producer_acquire(at);
       const uint32_t full = weights.producer_commit(at.stage, place.filled);
       const uint32_t to = ring + at.stage * place.bytes;
-      place.load_words<B>(maps, to, block, walk.kb, false, full);
-      place.load_factors(g, maps, to, block, walk.kb, g.groups_per_block, full);
+      place.load_words<B>(maps, to, of.block, walk.kb, false, full);
+      place.load_factors(g, maps, to, of.block, walk.kb, g.groups_per_block, full);
       at.advance(g.stages);
     } else {
       activations.producer_acquire(at);
       const uint32_t full = activations.producer_commit(at.stage, a.rows * 128);
-      tma_load_3d(x_ring + at.stage * (8 * T * 128), &maps.x, 0, token, 2 * walk.kb + role - 1, full);
+      tma_load_3d(x_ring + at.stage * (8 * T * 128), &maps.x, 0, of.token, 2 * walk.kb + role - 1, full);
       at.stage += 2;
       if (at.stage >= a.slabs) at.stage -= a.slabs, at.parity ^= 1;
     }

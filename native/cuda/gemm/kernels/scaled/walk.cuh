@@ -35,16 +35,20 @@ struct ScaledWalk {
     kb = 0, end = left > 0 ? min(k_blocks, left) : k_blocks;
   }
 };
-// The first packed block of the strip and the first token of an item.
-__device__ __forceinline__ void scaled_place(const ScaledArgs& a, int width, int tokens, int item, int& block,
-                                             int& token) {
-  if (a.token_tiles == 1) {
-    block = item * width, token = 0;
-    return;
-  }
+// Where an item lies: the first packed block of its strip, and its first token.
+struct ScaledPlace {
+  int block, token;
+};
+__device__ __forceinline__ ScaledPlace scaled_place(const ScaledArgs& a, int width, int tokens, int item) {
+  if (a.token_tiles == 1) return {item * width, 0};
   const int group = item / (a.together * a.strips), rest = item - group * a.together * a.strips,
             tiles = min(a.together, a.token_tiles - group * a.together);
-  block = rest / tiles * width, token = (group * a.together + rest % tiles) * tokens;
+  return {rest / tiles * width, (group * a.together + rest % tiles) * tokens};
+}
+// The same, and where its box of tokens begins.
+__device__ __forceinline__ ScaledPlace scaled_box(const ScaledArgs& a, int width, int tokens, int item) {
+  const ScaledPlace at = scaled_place(a, width, tokens, item);
+  return {at.block, min(at.token, a.last_token)};
 }
 
 #endif
