@@ -9,6 +9,11 @@
 #include <string>
 #include <vector>
 
+// torch 2.10 and 2.11 have it under its older name.
+#ifndef STABLE_TORCH_ERROR_CODE_CHECK
+#define STABLE_TORCH_ERROR_CODE_CHECK(call) TORCH_ERROR_CODE_CHECK(call)
+#endif
+
 namespace lpq::torch_ops {
 
 using torch::headeronly::ScalarType;

@@ -1,11 +1,14 @@
 """Runs cells on this machine and writes a record: the one command for a host with a GPU.
 
-    python3 test/engines/gpu/drive.py --prepared DIR --out FILE [--cells EXPRESSION] [--budget SECONDS] [--wheel SITE] [--device cuda|cpu]
+    python3 test/engines/gpu/drive.py --prepared DIR --out FILE [--cells EXPRESSION] [--budget SECONDS] [--jobs N]
+                                     [--logs FOLDER] [--wheel SITE] [--device cuda|cpu]
 
 DIR is what prepare.js made. Cells are those of DIR/cells.json, those of speed and of the host's cost; EXPRESSION chooses by name (--list prints
-names and groups). SITE has the wheel of python/, unpacked; without it cells of the plugin are not run. Cells that share an environment share a process, so that vLLM is imported
-once; a cell that fails, hangs or ends its process costs no other: its reason is recorded, and a new process goes on behind it. FILE is written
-after every cell. Exits with 1 where a cell failed or differs, with 2 where nothing ran.
+names and groups). SITE has the wheel of python/, unpacked; without it cells of the plugin are not run. Cells that share an environment share a
+process, so that vLLM is imported once; a cell that fails, hangs or ends its process costs no other: its reason is recorded, and a new process
+goes on behind it. --jobs has several processes share the card; those of cells that measure time run alone, before and behind them. FOLDER gets
+what each process prints, tracebacks included. FILE is written after every cell. Exits with 1 where a cell failed or differs, with 2 where
+nothing ran.
 """
 
 from __future__ import annotations
@@ -16,11 +19,14 @@ import os
 import platform
 import queue
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +34,9 @@ HERE = Path(__file__).resolve().parent
 MARK = "@@cell "
 LIMIT = {"speed": 240.0, "standard": 150.0, "plugin": 180.0, "transformers": 90.0, "cost": 90.0}
 """Seconds of a cell, the start of its process included."""
+
+TIMED = ("cost", "speed")
+"""Groups whose cells have the machine to themselves."""
 
 VLLM_KERNELS = (
     "CutlassW4A8LinearKernel,MacheteLinearKernel,AllSparkLinearKernel,MarlinLinearKernel,ConchLinearKernel,ExllamaLinearKernel,"
@@ -38,8 +47,13 @@ VLLM_KERNELS = (
 COMMON = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_USE_DEEP_GEMM": "0",
+    # What one kernel's cell compiled is not another's.
+    "VLLM_DISABLE_COMPILE_CACHE": "1",
+    # A host without a network has no other address.
+    "VLLM_HOST_IP": "127.0.0.1",
     "VLLM_USE_FLASHINFER_SAMPLER": "0",
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
@@ -70,18 +84,19 @@ def facts(device: str) -> dict[str, Any]:
     return found
 
 
-def batches(cells: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Cells that one process may run, in order of first appearance."""
+def batches(cells: list[dict[str, Any]], jobs: int) -> list[list[dict[str, Any]]]:
+    """Cells that one process may run, in order of first appearance; no more of them than leave each of the jobs some."""
     made: dict[str, list[dict[str, Any]]] = {}
     for cell in cells:
         made.setdefault(json.dumps([cell["worker"], sorted(cell["env"].items())]), []).append(cell)
-    return list(made.values())
+    most = -(-len(cells) // jobs)
+    return [batch[at : at + most] for batch in made.values() for at in range(0, len(batch), most)]
 
 
 class Worker:
-    """A process of work.py over cells; its lines come through a queue, its last words are kept."""
+    """A process of work.py over cells; its lines come through a queue, what else it prints goes to a file of `logs`."""
 
-    def __init__(self, cells: list[dict[str, Any]], device: str, wheel: Path | None) -> None:
+    def __init__(self, cells: list[dict[str, Any]], device: str, wheel: Path | None, logs: Path, verbose: bool) -> None:
         self.file = tempfile.NamedTemporaryFile("w", suffix=".json", delete=False)
         json.dump({"device": device, "cells": cells}, self.file)
         self.file.close()
@@ -93,18 +108,22 @@ class Worker:
             env["VLLM_PLUGINS"] = ""
         if device == "cpu":
             env.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind", CUDA_VISIBLE_DEVICES="")
-        self.log = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen(
-            [sys.executable, str(HERE / "work.py"), self.file.name], env=env, stdout=subprocess.PIPE, stderr=self.log, text=True, start_new_session=True
-        )
+        if verbose:
+            env["VLLM_LOGGING_LEVEL"] = "INFO"
+        self.log = Path(tempfile.mkstemp(dir=logs, prefix=re.sub(r"\W+", "-", cells[0]["name"]) + "-", suffix=".log")[1])
+        program = [sys.executable, "-X", "faulthandler", str(HERE / "work.py"), self.file.name]
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(program, env=env, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True)
         self.lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith(MARK):
-                self.lines.put(line[len(MARK) :])
+        with self.log.open("a", buffering=1) as log:
+            for line in self.process.stdout:
+                if line.startswith(MARK):
+                    self.lines.put(line[len(MARK) :])
+                log.write(line)
         self.lines.put(None)
 
     def next(self, seconds: float) -> dict[str, Any]:
@@ -121,20 +140,22 @@ class Worker:
 
     def last(self) -> str:
         """The end of what the process printed."""
-        self.log.flush()
-        self.log.seek(0)
-        lines = [line.strip() for line in self.log.read().split("\n") if line.strip()]
+        lines = [line.strip() for line in self.log.read_text(errors="replace").split("\n") if line.strip()]
         return " | ".join(lines[-3:])[-600:] or "nothing"
 
-    def close(self) -> None:
-        if self.process.poll() is None:
+    def close(self, hangs: bool = False) -> None:
+        if hangs and self.process.poll() is None:
+            self.process.send_signal(signal.SIGABRT)  # its stacks go to the log
             try:
-                os.killpg(self.process.pid, 9)
-            except ProcessLookupError:
+                self.process.wait(5)
+            except subprocess.TimeoutExpired:
                 pass
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
         self.process.wait()
         os.unlink(self.file.name)
-        self.log.close()
 
 
 def lacking(cell: dict[str, Any], cards: int, device: str, wheel: Path | None) -> str | None:
@@ -148,14 +169,38 @@ def lacking(cell: dict[str, Any], cards: int, device: str, wheel: Path | None) -
     return None
 
 
-def run(cells: list[dict[str, Any]], record: dict[str, Any], options: argparse.Namespace, started: float) -> None:
+def run(cells: list[dict[str, Any]], record: dict[str, Any], options: argparse.Namespace, started: float, logs: Path) -> None:
+    guard = threading.Lock()
+
     def keep(cell: dict[str, Any], result: dict[str, Any]) -> None:
-        record["cells"].append({"name": cell["name"], "group": cell["group"], **result})
-        record["seconds"] = round(time.monotonic() - started, 1)
-        partial = options.out.with_suffix(".partial")
-        partial.write_text(json.dumps(record, indent=1) + "\n")
-        os.replace(partial, options.out)
-        print(row(record["cells"][-1]), flush=True)
+        with guard:
+            record["cells"].append({"name": cell["name"], "group": cell["group"], **result})
+            record["seconds"] = round(time.monotonic() - started, 1)
+            partial = options.out.with_suffix(".partial")
+            partial.write_text(json.dumps(record, indent=1) + "\n")
+            os.replace(partial, options.out)
+            print(row(record["cells"][-1]), flush=True)
+
+    def over(batch: list[dict[str, Any]]) -> None:
+        waiting, worker = list(batch), None
+        while waiting:
+            left = options.budget - (time.monotonic() - started)
+            if left < 20:
+                for cell in waiting:
+                    keep(cell, {"outcome": "skipped", "reason": f"the budget of {options.budget:.0f} s is used up"})
+                break
+            if worker is None:
+                worker = Worker(waiting, options.device, options.wheel, logs, options.logs is not None)
+            limit = options.limit or LIMIT[waiting[0]["group"]] * (6 if options.device == "cpu" else 1)
+            begun = time.monotonic()
+            result = worker.next(min(limit, left))
+            ended = result.pop("ended", False)
+            keep(waiting.pop(0), {"took": round(time.monotonic() - begun, 1), **result})
+            if ended:
+                worker.close(hangs=True)
+                worker = None
+        if worker is not None:
+            worker.close()
 
     cards = len(record["machine"]["cards"])
     able = []
@@ -165,26 +210,11 @@ def run(cells: list[dict[str, Any]], record: dict[str, Any], options: argparse.N
             able.append(cell)
         else:
             keep(cell, {"outcome": "skipped", "reason": why})
-    for batch in batches(able):
-        waiting, worker = list(batch), None
-        while waiting:
-            left = options.budget - (time.monotonic() - started)
-            if left < 20:
-                for cell in waiting:
-                    keep(cell, {"outcome": "skipped", "reason": f"the budget of {options.budget:.0f} s is used up"})
-                break
-            if worker is None:
-                worker = Worker(waiting, options.device, options.wheel)
-            limit = options.limit or LIMIT[waiting[0]["group"]] * (6 if options.device == "cpu" else 1)
-            begun = time.monotonic()
-            result = worker.next(min(limit, left))
-            ended = result.pop("ended", False)
-            keep(waiting.pop(0), {"took": round(time.monotonic() - begun, 1), **result})
-            if ended:
-                worker.close()
-                worker = None
-        if worker is not None:
-            worker.close()
+    for alone, some in groupby(able, lambda cell: cell["group"] in TIMED or cell["ranks"] > 1):
+        jobs = 1 if alone else options.jobs
+        with ThreadPoolExecutor(jobs) as pool:
+            for done in [pool.submit(over, batch) for batch in batches(list(some), jobs)]:
+                done.result()
 
 
 def row(cell: dict[str, Any]) -> str:
@@ -204,6 +234,8 @@ def main() -> None:
     options.add_argument("--wheel", type=Path)
     options.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     options.add_argument("--limit", type=float, help="most seconds of a cell (default: by its group)")
+    options.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    options.add_argument("--logs", type=Path, help="a folder for what processes print")
     options.add_argument("--list", action="store_true", help="print the cells and end")
     options.add_argument("--small", action="store_true", help="small shapes and counts, to try this program")
     chosen = options.parse_args()
@@ -221,7 +253,10 @@ def main() -> None:
     if chosen.device == "cuda" and not record["machine"]["cards"]:
         sys.exit("drive.py: torch finds no GPU here: --device cpu tries the program")
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
-    run(cells, record, chosen, started)
+    with tempfile.TemporaryDirectory() as folder:
+        if chosen.logs is not None:
+            chosen.logs.mkdir(parents=True, exist_ok=True)
+        run(cells, record, chosen, started, chosen.logs or Path(folder))
     counts = {outcome: sum(cell["outcome"] == outcome for cell in record["cells"]) for outcome in ("ran", "differs", "failed", "refused", "skipped")}
     print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()) + f" in {time.monotonic() - started:.0f} s: {chosen.out}")
     sys.exit(2 if counts["ran"] + counts["differs"] == 0 else 1 if counts["differs"] + counts["failed"] else 0)

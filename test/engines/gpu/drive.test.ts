@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
 import { after, test } from 'node:test';
@@ -101,6 +101,23 @@ test('cells that fail, hang, end their process or differ cost no other', () => {
   assert.deepEqual(told.far, ['differs', 'a logprob is 3 off, beyond 0.5']);
   assert.deepEqual(told.behind, ['differs', "greedy token 0 is 9, 3.9 behind lpq's best"]);
   assert.match(stdout, /3 ran, 2 differs, 3 failed, 1 refused, 0 skipped/);
+});
+
+test('processes share the card, and what they print is kept', () => {
+  const logs = path.join(dir, 'logs');
+  const { stdout, record } = run(['good', 'raise', 'crash', 'last'], ['--jobs', '3', '--logs', logs]);
+  assert.match(stdout, /2 ran, 0 differs, 2 failed, 0 refused, 0 skipped/);
+  assert.equal(record.cells.length, 4);
+  const files = readdirSync(logs).sort();
+  assert.deepEqual(
+    files.map((file) => file.split('-')[0]),
+    ['crash', 'good', 'last'],
+  );
+  assert.match(readFileSync(path.join(logs, files[0]!), 'utf8'), /no room on the card/);
+  assert.match(
+    readFileSync(path.join(logs, files[1]!), 'utf8'),
+    /Traceback[\s\S]*RuntimeError: out of memory\nraise: /,
+  );
 });
 
 test('what the machine or the budget does not allow is skipped, with the reason', () => {

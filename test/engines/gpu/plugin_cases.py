@@ -33,6 +33,7 @@ lpq_kernels.vllm.register()
 from lpq_kernels.vllm.artifacts import LpqConfig  # noqa: E402
 from lpq_kernels.vllm.gptq import LpqGptqConfig  # noqa: E402
 from lpq_kernels.vllm.kernel import FLOATS, LpqLinearKernel, adopt, gptq_block, product  # noqa: E402
+from lpq_kernels.vllm.refusal import Refused  # noqa: E402
 
 ops._elsewhere = lambda device, dtype: (torch.device("cpu"), dtype)
 ops._linear = torch.ops.lpq_kernels.linear_on_device.default
@@ -118,6 +119,23 @@ def which_checkpoints_are_claimed():
 
     assert [claimed(*each) for each in ((4, True), (8, True))] == [None, None]
     assert [claimed(*each) for each in ((2, True), (3, True), (4, False), (8, False))] == [LpqGptqConfig.NAME] * 4
+
+
+def columns_in_another_order_are_refused():
+    made = LpqGptqConfig.from_config({"quant_method": "gptq", "bits": 3, "group_size": GROUP, "desc_act": False, "sym": True})
+    made.full_config = {**made.full_config, "desc_act": True}
+    try:
+        made.maybe_update_config("a model")
+    except Refused as refused:
+        assert str(refused).startswith("this checkpoint orders columns by activation (desc_act)"), refused
+    else:
+        raise AssertionError("desc_act was taken")
+
+
+def g_idx_stays_from_vllms_loaders():
+    if hasattr(LpqGptqConfig.__mro__[1], "get_cache_scale_mapper"):
+        made = LpqGptqConfig.from_config({"quant_method": "gptq", "bits": 3, "group_size": GROUP, "desc_act": False, "sym": True})
+        assert made.get_cache_scale_mapper().apply_list(["model.a.g_idx", "model.a.qweight"]) == ["model.a.qweight"]
 
 
 def packed_tensors_stay_from_vllms_loaders():

@@ -8,6 +8,7 @@ import json
 import re
 import sys
 import time
+import traceback
 from typing import Any
 
 MARK = "@@cell "
@@ -67,13 +68,18 @@ def kernels_of(engine: Any) -> list[str]:
 def engine_of(
     directory: str, device: str, *, dtype: str, ranks: int = 1, compiled: bool = False, tokens: int = 128, sequences: int = 4, share: float = 0.08
 ) -> Any:
-    """An engine with a small share of the card, so that one whose memory comes back late is in nobody's way."""
+    """An engine with a small share of the card, so that one whose memory comes back late is in nobody's way.
+
+    The cache's size is told, but for a large share: vLLM measures it only where no other process gives memory back meanwhile.
+    """
     from vllm import LLM
 
     collect()
     more: dict[str, Any] = {}
     if device == "cuda":
         more["gpu_memory_utilization"] = share
+        if share < 0.5:
+            more["kv_cache_memory_bytes"] = 1 << 28
     if ranks > 1:
         more.update(tensor_parallel_size=ranks, distributed_executor_backend="mp", disable_custom_all_reduce=True)
     return LLM(
@@ -169,8 +175,10 @@ def main(file: str) -> None:
         except Exception as error:  # noqa: BLE001 - one cell of many
             outcome = "refused" if isinstance(error, (ValueError, NotImplementedError)) else "failed"
             result = {"outcome": outcome, "reason": sentence(error)}
+            traceback.print_exc()
             print(f"{cell['name']}: {result['reason']}", file=sys.stderr)
             gc.collect()
+        sys.stderr.flush()
         print(MARK + json.dumps(result), flush=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 from typing import Any
 
@@ -11,6 +12,7 @@ from vllm.model_executor.layers.fused_moe import RoutedExperts
 from vllm.model_executor.layers.linear import LinearMethodBase
 from vllm.model_executor.layers.quantization.auto_gptq import AutoGPTQConfig
 from vllm.model_executor.layers.quantization.utils.gptq_utils import get_linear_quant_method
+from vllm.model_executor.models.utils import WeightsMapper
 from vllm.model_executor.parameter import ChannelQuantScaleParameter, GroupQuantScaleParameter, PackedColumnParameter, PackedvLLMParameter
 from vllm.scalar_type import ScalarType
 
@@ -35,13 +37,19 @@ class LpqGptqConfig(AutoGPTQConfig):
     }
 
     def maybe_update_config(self, model_name: str, hf_config: Any = None, revision: str | None = None) -> None:
-        """Refuses shares of ranks that end within a group, before vLLM starts its workers."""
+        """Refuses columns in another order, and shares of ranks that end within a group, before vLLM starts its workers."""
+        if self.full_config.get("desc_act") and self.group_size != -1:
+            raise Refused("this checkpoint orders columns by activation (desc_act), and lpq_kernels has no g_idx: quantize without desc_act")
         settings = parallel()
         text = hf_config.get_text_config() if hasattr(hf_config, "get_text_config") else hf_config
         size = getattr(text, "moe_intermediate_size", None) if has_experts(hf_config) else getattr(text, "intermediate_size", None)
         if settings is not None and settings.tensor_parallel_size > 1 and isinstance(size, int) and not settings.enable_expert_parallel:
             require_shares(settings.tensor_parallel_size, "down_proj", size, self.group_size)
         super().maybe_update_config(model_name, hf_config=hf_config, revision=revision)
+
+    def get_cache_scale_mapper(self) -> WeightsMapper:
+        """Keeps g_idx from loaders of vLLM versions that have it: without desc_act it says nothing."""
+        return super().get_cache_scale_mapper() | WeightsMapper(orig_to_new_regex={re.compile(r"\.g_idx$"): None})
 
     @property
     def less_one(self) -> bool:
