@@ -85,6 +85,30 @@ const GPT_OSS_20B: ModelConfig = {
   torch_dtype: 'bfloat16',
 };
 
+const DEEPSEEK_V2_LITE: ModelConfig = {
+  architectures: ['DeepseekV2ForCausalLM'],
+  model_type: 'deepseek_v2',
+  hidden_act: 'silu',
+  ...sizes(2048, 10944, 27, 16, 16),
+  ...{ q_lora_rank: null, kv_lora_rank: 512, qk_nope_head_dim: 128, qk_rope_head_dim: 64, v_head_dim: 128 },
+  ...{ moe_intermediate_size: 1408, n_routed_experts: 64, n_shared_experts: 2, num_experts_per_tok: 6 },
+  ...{ first_k_dense_replace: 1, moe_layer_freq: 1, n_group: 1, topk_group: 1, topk_method: 'greedy' },
+  ...{ scoring_func: 'softmax', norm_topk_prob: false, routed_scaling_factor: 1 },
+  attention_bias: false,
+  max_position_embeddings: 163840,
+  rms_norm_eps: 1e-6,
+  rope_theta: 10000,
+  rope_scaling: {
+    ...{ type: 'yarn', factor: 40, beta_fast: 32, beta_slow: 1, mscale: 0.707, mscale_all_dim: 0.707 },
+    original_max_position_embeddings: 4096,
+  },
+  tie_word_embeddings: false,
+  vocab_size: 102400,
+  bos_token_id: 100000,
+  eos_token_id: 100001,
+  torch_dtype: 'bfloat16',
+};
+
 /** GPT-OSS as it is published: experts in MXFP4. */
 const MXFP4: ModelConfig = {
   quantization_config: {
@@ -141,6 +165,7 @@ const SHAPES: Readonly<Record<string, ModelConfig>> = {
     num_experts_per_tok: 8,
   },
   'gpt-oss-20b': { ...GPT_OSS_20B, ...MXFP4 },
+  'deepseek-v2-lite': DEEPSEEK_V2_LITE,
 };
 
 export const SHAPE_NAMES: readonly string[] = Object.keys(SHAPES);

@@ -89,7 +89,7 @@ const experts = [
           call('LPQ_EXPERTS_HOPPER', name, tiles, bits, bf16, cast),
         ]),
         ...(bits % 4 === 0 || (kind === 'int' && (bits === 2 || bits === 3)) ? ['_o', '_g'] : []).flatMap((form) =>
-          [4, 8].map((tiles) => call('LPQ_EXPERTS_WIDE', name, tiles, bits, bf16, cast, form, form === '_o')),
+          [2, 4, 8].map((tiles) => call('LPQ_EXPERTS_WIDE', name, tiles, bits, bf16, cast, form, form === '_o')),
         ),
         ...(bits % 4 === 0 ? (kind === 'int' ? ['c', 'z'] : ['c']) : []).map((zeros) =>
           call('LPQ_EXPERTS_SCALED', name, zeros, 16, 2, bits, zeros === 'z', bf16, kind === 'int'),

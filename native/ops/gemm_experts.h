@@ -30,7 +30,7 @@ struct GemmExperts : Arguments {
   const Tensor* zeros = input_if(flag("hasZeros"), "zeros", {u8, f16}, sides);
   const Tensor* bias = input_if(flag("hasBias"), "bias", {x.dtype}, {experts, n});
   double zero = number("zero", 0);
-  GemmSettings settings = GemmSettings::read(*this, {"warpsN", "warpsK", "stages", "blocks", "tokens"},
+  GemmSettings settings = GemmSettings::read(*this, {"warpsN", "warpsK", "stages", "blocks", "tokens", "width"},
                                              {"scaled", "wide", "hopper", "portable"});
 
   static constexpr int64_t kMostExperts = 4096;

@@ -129,7 +129,7 @@ void one(const Type& t, const Case& c) {
   std::vector<unsigned> counters(static_cast<size_t>(2 * c.blocks), 0);
   uint32_t fault = 0;
   g.partial = partial.data(), g.counters = counters.data();
-  const ExpertArgs a{offsets.data(), experts, &fault};
+  const ExpertArgs a{offsets.data(), experts, &fault, 2};
 
   const std::string name = t.name() + (XB ? " bf16 " : " f16 ") + std::to_string(m) + "x" + std::to_string(c.n) + "x" +
                            std::to_string(c.k) + " g" + std::to_string(c.group) + " z" + std::to_string(c.zeros) +
@@ -267,7 +267,8 @@ void kernel(const Type& t, int most) {
 template <int B, bool XB, class Cast>
 void both(const Type& t, int most) {
   kernel<B, 2, XB, XB, Cast, Kernel::hopper>(t, most), kernel<B, 8, XB, XB, Cast, Kernel::portable>(t, most);
-  if constexpr (B % 4 == 0 || B == 2 || B == 3) kernel<B, XB ? 8 : 4, XB, XB, Cast, Kernel::wide>(t, most);
+  if constexpr (B % 4 == 0 || B == 2 || B == 3)
+    kernel<B, XB ? 8 : 4, XB, XB, Cast, Kernel::wide>(t, most), kernel<B, 2, XB, XB, Cast, Kernel::wide>(t, 0);
   if constexpr (B % 4 == 0) {
     kernel<B, 16, XB, XB, Cast, Kernel::scaled>(t, std::min(most, 1));
     if (most == 2)

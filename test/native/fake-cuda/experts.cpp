@@ -19,10 +19,11 @@ LPQ_EXPERTS(int4_f16, 8, 256, 4, false, IntCast)
 #undef LPQ_WEIGHTS_BF16
 #define LPQ_WEIGHTS_BF16 true
 LPQ_EXPERTS(float6_bf16, 2, 512, 6, true, FloatCast)
-LPQ_EXPERTS_HOPPER(int4_f16, 2, 4, false, IntCast)
 LPQ_EXPERTS_HOPPER(float6_bf16, 2, 6, true, FloatCast)
 LPQ_EXPERTS_WIDE(int4_f16, 8, 4, false, IntCast, _o, true)
-LPQ_EXPERTS_WIDE(int4_f16, 4, 4, false, IntCast, _g, false)
+LPQ_EXPERTS_WIDE(int4_f16, 4, 4, false, IntCast, _o, true)
+LPQ_EXPERTS_WIDE(int4_f16, 2, 4, false, IntCast, _o, true)
+LPQ_EXPERTS_WIDE(int4_f16, 2, 4, false, IntCast, _g, false)
 LPQ_EXPERTS_SCALED(int4_f16, c, 16, 2, 4, false, false, true)
 
 namespace {
@@ -56,10 +57,11 @@ extern "C" __attribute__((visibility("default"))) void fake_kernel(const char* n
   LPQ_PRODUCT(int4_f16_t2)
   LPQ_PRODUCT(int4_f16_t8)
   LPQ_PRODUCT(float6_bf16_t2)
-  LPQ_PRODUCT(int4_f16_h2)
   LPQ_PRODUCT(float6_bf16_h2)
   LPQ_PRODUCT(int4_f16_m8_o)
-  LPQ_PRODUCT(int4_f16_m4_g)
+  LPQ_PRODUCT(int4_f16_m4_o)
+  LPQ_PRODUCT(int4_f16_m2_o)
+  LPQ_PRODUCT(int4_f16_m2_g)
   LPQ_PRODUCT(int4_f16_c16x2)
   if (kernel == "lpq_pad_rows") rows(lpq_pad_rows);
   if (kernel == "lpq_group_few") rows(lpq_group_few);

@@ -20,10 +20,12 @@ struct ExpertProblem : PackedForm {
 };
 
 // Rows of a tile, and from more than how many rows an expert in the mean on they take less time than smaller ones
-// (docs/internals/kernels/experts.md): the wide kernel's of some, those of many, and the most, of weights that are
-// rounded.
+// (docs/internals/kernels/experts.md): of some and of many in the wide kernel, of many in the others, and of the most,
+// where weights are rounded.
 constexpr int kFewTokens = 16, kSomeTokens = 32, kManyTokens = 64, kMostTokens = 128;
-constexpr int kMeanOfSome = 9, kMeanOfWide = 24, kMeanOfMany = 32, kMeanOfMost = 40;
+constexpr int kMeanOfSome = 10, kMeanOfWide = 64, kMeanOfMany = 28, kMeanOfMost = 44;
+// Steps that it takes to share an item in the others.
+constexpr int kStepsOfSharing = 6;
 
 // Rows an expert in the mean are more than that.
 bool exceeds(const ExpertProblem& p, int64_t mean) { return p.op.m > p.op.experts * mean; }
@@ -49,14 +51,33 @@ PackedTiles cut_experts(const ExpertProblem& p, bool wgmma, const DeviceFacts& d
   return t;
 }
 
-// Strips of 256 rows, eight packed blocks: wider ones take longer (wide_plan.h), and have no more to read from L2.
-constexpr int kExpertWidth = 8;
+// Packed blocks of a strip. Tiles of 64 rows have eight: wider ones take longer, and have no more to read from L2.
+// Smaller tiles have four, eight or sixteen: few where wider strips would leave multiprocessors without work, or items
+// to be shared. By the model of the wide kernel (WideCycles), as if every expert that can be asked were asked.
+int wide_width(const ExpertProblem& p, int tiles, const DeviceFacts& device) {
+  if (p.wish.width) return static_cast<int>(std::min<int64_t>(p.wish.width, p.args.n_blocks));
+  if (tiles > 4) return std::min(8, p.args.n_blocks);
+  const int64_t asked = std::min(p.op.m, p.op.experts) + p.op.m / (16 * tiles), blocks = device.multiprocessors,
+                steps = p.args.k_blocks;
+  int best = 0;
+  double least = 0;
+  for (int width : {4, 8, 16}) {
+    if (width > 4 && width / 2 >= p.args.n_blocks) break;
+    const WideCycles cycles(p.args, p.bits, tiles, width);
+    const int64_t items = asked * div_up(p.args.n_blocks, width);
+    const double whole = static_cast<double>(div_up(items, blocks) * steps) * cycles.step(),
+                 shared = static_cast<double>(div_up(items * steps, blocks)) * cycles.step() + cycles.share(1),
+                 time = std::min(whole, shared);
+    if (best == 0 || time < least) best = width, least = time;
+  }
+  return std::min(best, p.args.n_blocks);
+}
 
 // Nothing where shared memory does not hold it.
 std::optional<WidePlan> cut_wide(const ExpertProblem& p, int64_t tokens, const DeviceFacts& device) {
   WidePlan cut;
   cut.tiles = static_cast<int>(tokens / 8);
-  cut.args.width = std::min(kExpertWidth, p.args.n_blocks);
+  cut.args.width = wide_width(p, cut.tiles, device);
   cut.args.token_tiles = 1;  // of an item
   cut.args.zero_mode = wide_zero_mode(p.args, p.integer, p.bits, p.bf16);
   cut.args.vectors = vector_rows(p.args.y, p.args.n);
@@ -76,14 +97,15 @@ std::string wide_kernel(const ExpertProblem& p, const WidePlan& cut) {
 }
 
 Answer plan_wide(const ExpertProblem& p, CudaExec& exec) {
-  if (p.wish.tokens == kFewTokens || p.wish.tokens == kMostTokens || p.wish.warps_n || p.wish.warps_k ||
-      (!p.asked() && !exceeds(p, kMeanOfSome)))
-    return "it is for more rows an expert, in tiles of 32 and 64";
+  if (p.wish.tokens == kMostTokens || p.wish.warps_n || p.wish.warps_k) return "it has tiles of 16, 32 and 64";
   if (wide_zero_mode(p.args, p.integer, p.bits, p.bf16) == kZeroSums)
     return "zero points do not leave in its pairs exactly";
   if (!can_describe_tensors()) return "this driver describes no tensors";
-  const bool many = p.wish.tokens ? p.wish.tokens == kManyTokens : exceeds(p, kMeanOfWide);
-  const std::optional<WidePlan> cut = cut_wide(p, many ? kManyTokens : kSomeTokens, exec.device());
+  const int64_t tokens = p.wish.tokens             ? p.wish.tokens
+                         : exceeds(p, kMeanOfWide) ? kManyTokens
+                         : exceeds(p, kMeanOfSome) ? kSomeTokens
+                                                   : kFewTokens;
+  const std::optional<WidePlan> cut = cut_wide(p, tokens, exec.device());
   if (!cut) return "its stages do not fit shared memory";
   if (!exec.has_kernel(wide_kernel(p, *cut))) return "there is no wide kernel for this type";
   return Plan{0, std::nullopt, *cut,
@@ -150,19 +172,21 @@ struct ExpertLaunch {
   ExpertArgs experts;
   Scratch partial;
 
-  // `width`: packed blocks of a strip.
-  ExpertLaunch(const ExpertProblem& p, int width, int tiles, int blocks, int stages, int unit, CudaExec& exec)
+  // `width`: packed blocks of a strip; `sharing`: as of ExpertArgs.
+  ExpertLaunch(const ExpertProblem& p, int width, int tiles, int blocks, int stages, int unit, int sharing,
+               CudaExec& exec)
       : rows(p.op.x, unit, nullptr, exec),
         args(p.args),
         experts{p.op.offsets.data<int32_t>(), static_cast<int>(p.op.experts),
                 exec.fault("LPQ_NATIVE_ARGUMENT",
-                           "offsets do not ascend from 0 or more to at most " + std::to_string(p.op.m))},
+                           "offsets do not ascend from 0 or more to at most " + std::to_string(p.op.m)),
+                sharing},
         partial(share_sums(args, int64_t{2} * blocks * width * tiles * 1024, 2 * blocks, exec)) {
     args.x = rows.x, args.k = rows.k, args.stages = stages;
     args.strips = static_cast<int>(div_up(args.n_blocks, width));
   }
   ExpertLaunch(const ExpertProblem& p, const PackedTiles& t, int unit, CudaExec& exec)
-      : ExpertLaunch(p, t.warps_n, t.tiles, t.blocks, t.stages, unit, exec) {
+      : ExpertLaunch(p, t.warps_n, t.tiles, t.blocks, t.stages, unit, kStepsOfSharing, exec) {
     args.warps_n = t.warps_n, args.warps_k = t.warps_k;
     args.steps = static_cast<int>(div_up(args.k_blocks, t.warps_k));
   }
@@ -189,14 +213,16 @@ void launch_hopper(const ExpertProblem& p, const Plan& plan, CudaExec& exec) {
 
 void launch_wide(const ExpertProblem& p, const Plan& plan, CudaExec& exec) {
   const auto& cut = std::any_cast<const WidePlan&>(plan.cut);
-  const ExpertLaunch with(p, cut.args.width, cut.tiles, cut.blocks, cut.stages, 64, exec);
+  const WideCycles cycles(p.args, p.bits, cut.tiles, cut.args.width);
+  const int sharing = static_cast<int>(cycles.share(1) / cycles.step());
+  const ExpertLaunch with(p, cut.args.width, cut.tiles, cut.blocks, cut.stages, 64, sharing, exec);
   exec.launch_after(wide_kernel(p, cut), {cut.blocks}, {32 * cut.warps + 128}, cut.shared, with.args, cut.args,
                     with.experts, wide_maps(with.all(), p.bits, cut));
 }
 
 void launch_scaled(const ExpertProblem& p, const Plan& plan, CudaExec& exec) {
   const auto& cut = std::any_cast<const ScaledPlan&>(plan.cut);
-  const ExpertLaunch with(p, cut.form.width(), cut.form.tiles, cut.blocks, cut.stages, 64, exec);
+  const ExpertLaunch with(p, cut.form.width(), cut.form.tiles, cut.blocks, cut.stages, 64, 0, exec);
   exec.launch_after(scaled_kernel(p), {cut.blocks}, {scaled_threads(1)}, cut.shared, with.args, cut.args, with.experts,
                     scaled_maps(with.all(), p.bits, cut));
 }

@@ -12,6 +12,7 @@ struct ExpertArgs {
   const int* offsets;  // [experts + 1]
   int experts;
   uint32_t* fault;  // anything but 0: the offsets do not ascend inside x
+  int sharing;      // what blocks share takes them about as long as so many steps
 };
 
 // Shared memory that a block's plan takes (kernels/experts/items.cuh).

@@ -39,19 +39,38 @@ inline int64_t wide_stage_bytes(const GemmPackedArgs& a, int tiles, int width, i
   return plan_div_up(int64_t{2048} * tiles + int64_t{width} * 512 * bits + scales + zeros, 1024) * 1024;
 }
 
-// Of all tiles and numbers of blocks that fit: those whose cycles are the least by this model of a multiprocessor,
-// whose constants were fitted to 587 timings of u4 on an H200 (docs/internals/kernels/wide.md; what it chooses takes at
-// most 1.11 and in the mean 1.004 times the best that was timed) and set to an H100's rates, 1.19 times as slow. A
-// step's bytes come from L2 at kFromL2 a cycle (a strip's weights and its activations), of which the memory gives
-// kMemory a cycle to all blocks together; a packed block takes a multiprocessor kBlock cycles for 16, 32, 64 tokens
-// (two such blocks a warp: the second) and 128. Results leave at kStore bytes of sums a cycle; an item that blocks
-// share costs kShare and its sums, written and read.
+// The cycles of a multiprocessor, by a model whose constants were fitted to 587 timings of u4 on an H200
+// (docs/internals/kernels/wide.md) and set to an H100's rates, 1.19 times as slow. A step's bytes come from L2 at
+// kFromL2 a cycle, a strip's weights and its activations; a packed block takes kBlock cycles for 16, 32, 64 tokens (two
+// such blocks a warp: the second) and 128; an item that blocks share costs kShare and its sums, written and read at
+// kSums bytes a cycle.
+struct WideCycles {
+  static constexpr double kFromL2 = 16.9, kShare = 5795, kSums = 22.3;
+  static constexpr double kBlock[] = {65.0, 162.9, 157.4, 281.1, 407.1};
+  double weights, sums, read, multiply;  // bytes of a step's weights, of an item's sums; cycles of a step
+
+  WideCycles(const GemmPackedArgs& a, int bits, int tiles, int width)
+      : weights(width * static_cast<double>(512 * bits + a.groups_per_block * (64 + 32 * a.zero_kind))),
+        sums(width * tiles * 1024.0),
+        read((weights + 2048.0 * tiles) / kFromL2),
+        multiply(4.0 * static_cast<double>(plan_div_up(width, 4)) *
+                 kBlock[tiles == 2    ? 0
+                        : tiles == 4  ? 1
+                        : tiles == 16 ? 4
+                        : width > 8   ? 3
+                                      : 2]) {}
+  double step() const { return std::max(read, multiply); }
+  // To share an item once: where blocks share those at both ends of their runs, twice the sums.
+  double share(int ends) const { return ends * sums * 2 / kSums + kShare; }
+};
+
+// Of all tiles and numbers of blocks that fit, those whose cycles are the least by that model: what it chooses takes at
+// most 1.11 and in the mean 1.004 times the best that was timed. The memory gives kMemory bytes a cycle to all blocks
+// together, results leave at kStore bytes of sums a cycle.
 inline std::optional<WidePlan> choose_wide(int multiprocessors, int64_t shared_per_block, const GemmPackedArgs& a,
                                            int bits, const ops::GemmSettings& wish = {}) {
-  constexpr double kFromL2 = 16.9, kMemory = 1881, kBegin = 4424, kShare = 5795, kSums = 22.3, kStore = 17.3;
-  constexpr double kBlock[] = {65.0, 162.9, 157.4, 281.1, 407.1};
+  constexpr double kMemory = 1881, kBegin = 4424, kStore = 17.3;
   const int64_t running = multiprocessors;  // more blocks than run at once would wait for each other for ever
-  const int side_bytes = a.groups_per_block * (64 + 32 * a.zero_kind);
   std::optional<WidePlan> best;
   for (int tiles : {2, 4, 8, 16}) {
     if (wish.tokens ? wish.tokens != 8 * tiles : (8 * tiles < a.m && tiles < 8) || (tiles > 2 && 4 * tiles >= a.m))
@@ -65,10 +84,7 @@ inline std::optional<WidePlan> choose_wide(int multiprocessors, int64_t shared_p
       const int64_t stages = std::min<int64_t>(wish.stages ? wish.stages : kMostWideStages, room / stage);
       if (stages < (wish.stages ? wish.stages : 3)) continue;
       const int64_t items = plan_div_up(a.n_blocks, width) * token_tiles, total = items * a.k_blocks;
-      const double weights = width * static_cast<double>(512 * bits + side_bytes), sums = width * tiles * 1024.0;
-      const double block = kBlock[tiles == 2 ? 0 : tiles == 4 ? 1 : tiles == 16 ? 4 : width > 8 ? 3 : 2];
-      const double bytes = (weights + 2048.0 * tiles) / kFromL2,
-                   multiply = 4.0 * static_cast<double>(plan_div_up(width, 4)) * block;
+      const WideCycles cycles(a, bits, tiles, width);
       const int64_t most = std::min(total, running);
       for (int64_t blocks = wish.blocks ? std::min<int64_t>(wish.blocks, most) : most;
            blocks >= 1 && (wish.blocks || blocks >= std::min(most * 3 / 4, items)); --blocks) {
@@ -76,11 +92,11 @@ inline std::optional<WidePlan> choose_wide(int multiprocessors, int64_t shared_p
         const bool whole = items % blocks == 0, even = blocks % items == 0;
         if (!wish.blocks && blocks != most && !even && (!whole || blocks < most * 3 / 4)) continue;
         const double steps = static_cast<double>(plan_div_up(total, blocks)),
-                     memory = weights * static_cast<double>(blocks) /
+                     memory = cycles.weights * static_cast<double>(blocks) /
                               static_cast<double>(std::min(token_tiles, running)) / kMemory;
-        const double store = static_cast<double>(plan_div_up(items, blocks)) * sums / 2 / kStore;
-        const double cost = kBegin + steps * std::max({bytes, memory, multiply}) + store +
-                            (whole ? 0 : (even ? 1 : 2) * sums * 2 / kSums + kShare);
+        const double store = static_cast<double>(plan_div_up(items, blocks)) * cycles.sums / 2 / kStore;
+        const double cost =
+            kBegin + steps * std::max(cycles.step(), memory) + store + (whole ? 0 : cycles.share(even ? 1 : 2));
         if (!best || cost < best->cycles) {
           best = WidePlan{tiles, static_cast<int>(stages), warps, static_cast<int>(blocks)};
           best->shared = static_cast<unsigned>(1024 + stages * stage + warps * 512), best->cycles = cost;

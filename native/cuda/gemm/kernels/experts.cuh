@@ -30,7 +30,7 @@ __device__ __forceinline__ void gemm_experts(const GemmPackedArgs& g, const Expe
   if (warp == 0) ExpertItems<T>::make(a, g.m, plan, lane);
   __syncthreads();
   const ExpertItems<T> items(plan, a.experts, g.strips);
-  const ExpertRuns runs = items.runs(g.steps, static_cast<int>(gridDim.x));
+  const ExpertRuns runs = items.runs(g.steps, a.sharing, static_cast<int>(gridDim.x));
   if (blockIdx.x >= runs.even.blocks) return;
   const int first = runs.first(blockIdx.x), last = runs.first(blockIdx.x + 1), count = last - first;
 

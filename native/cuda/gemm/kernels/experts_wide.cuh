@@ -67,7 +67,7 @@ __device__ __forceinline__ void gemm_experts_wide(const GemmPackedArgs& g, const
   if (warp == 0) ExpertItems<T>::make(experts, g.m, plan, lane);
   __syncthreads();
   const ExpertItems<T> items(plan, experts.experts, g.strips);
-  const ExpertRuns runs = items.runs(g.k_blocks, static_cast<int>(gridDim.x));
+  const ExpertRuns runs = items.runs(g.k_blocks, experts.sharing, static_cast<int>(gridDim.x));
   if (blockIdx.x >= runs.even.blocks) return;
   const int first = runs.first(blockIdx.x), last = runs.first(blockIdx.x + 1);
 

@@ -17,9 +17,7 @@ struct ExpertItem {
   bool once;      // no other tile reads this strip's weights
 };
 
-// Runs of whole items, of `scale` steps each, or of steps: even runs either way. What blocks share takes them about as
-// long as so many steps (kShare and kSums of choose_wide, wide_plan.h).
-constexpr int kStepsOfSharing = 6;
+// Runs of whole items, of `scale` steps each, or of steps: even runs either way.
 struct ExpertRuns {
   EvenRuns even;
   int scale;
@@ -63,12 +61,12 @@ struct ExpertItems {
   __device__ __forceinline__ ExpertItems(const int* plan, int of_experts, int of_strips)
       : tiles_before(plan), offsets(plan + of_experts + 1), experts(of_experts), strips(of_strips) {}
   __device__ __forceinline__ int count() const { return tiles_before[experts] * strips; }
-  // The steps of all items, of up to so many blocks.
-  __device__ __forceinline__ ExpertRuns runs(int steps, int blocks) const {
+  // The steps of all items, of up to so many blocks; `sharing`: as of ExpertArgs.
+  __device__ __forceinline__ ExpertRuns runs(int steps, int sharing, int blocks) const {
     const int items = count();
     const long long total = static_cast<long long>(items) * steps;
     const int longest = static_cast<int>((total + blocks - 1) / blocks);
-    if ((items + blocks - 1) / blocks * steps <= longest + kStepsOfSharing)
+    if ((items + blocks - 1) / blocks * steps <= longest + sharing)
       return {EvenRuns(items, 1, min(items, blocks)), steps};
     return {EvenRuns(items, steps, static_cast<unsigned>(min(total, static_cast<long long>(blocks)))), 1};
   }
