@@ -1,6 +1,7 @@
-// lpq_kernels::linear on a CUDA device: lpq_gemm on torch's current stream. A call allocates y and nothing else, and
-// never waits, so that CUDA graphs take it. A weight is found by its block's address, which _device.py adopts.
-// linear_on_device is the same product for tensors of any device, by which tests run it without one.
+// lpq_kernels::linear and experts_linear on a CUDA device: lpq_gemm and lpq_gemm_experts on torch's current stream. A
+// call allocates y and nothing else, and never waits, so that CUDA graphs take it. A weight is found by its block's
+// address, which _device.py adopts. linear_on_device and experts_linear_on_device are the same products for tensors of
+// any device, by which tests run them without one.
 #include <dlfcn.h>
 #include <torch/csrc/stable/library.h>
 
@@ -15,6 +16,7 @@ namespace {
 
 struct Functions {
   decltype(&lpq_gemm) gemm;
+  decltype(&lpq_gemm_experts) gemm_experts;
   decltype(&lpq_gemm_workspace) workspace;
   decltype(&lpq_workspace_init) init;
   decltype(&lpq_last_error) last_error;
@@ -24,7 +26,8 @@ struct Weight {
   const lpq_weight* weight;
   lpq_context* context;
   int64_t n, k;
-  int type;  // lpq_dtype of x and y
+  int type;         // lpq_dtype of x and y
+  int64_t experts;  // 0: a plain weight
 };
 
 /** A workspace, which belongs to a stream from its first call on: what runs at the same time must not share one. */
@@ -136,8 +139,19 @@ Room grown(const Weight& weight, int64_t m, int32_t device_type, int32_t device,
   return {larger.address, larger.bytes};
 }
 
-Tensor linear(const Tensor& x, const Tensor& block, int64_t n, int64_t k) {
-  const Weight weight = weight_of(block);
+/** Where a tensor is, in AOTI's numbers. */
+struct Device {
+  int32_t type = 0, index = 0;
+
+  explicit Device(const Tensor& tensor) {
+    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(tensor.get(), &type));
+    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(tensor.get(), &index));
+  }
+  bool operator==(const Device&) const = default;
+};
+
+/** A product by a weight, of experts where there are `offsets`. */
+Tensor product(const Tensor& x, const int32_t* offsets, const Weight& weight, int64_t n, int64_t k) {
   if (weight.n != n || weight.k != k) fail("the packed weight is " + pair(weight.n, weight.k) + ", not " + pair(n, k));
   if (x.dim() == 0 || x.size(x.dim() - 1) != k)
     fail("x has the shape " + list(x) + ", and the packed weight is " + pair(n, k));
@@ -148,9 +162,7 @@ Tensor linear(const Tensor& x, const Tensor& block, int64_t n, int64_t k) {
           : type == LPQ_F16 ? "float16"
                             : "bfloat16") +
          ", and the weight was packed for " + (weight.type == LPQ_F16 ? "float16" : "bfloat16"));
-  int32_t device_type = 0, device = 0;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(x.get(), &device_type));
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(x.get(), &device));
+  const auto [device_type, device] = Device(x);
   // A slice may begin anywhere; the kernels read 16 bytes at once.
   const Tensor rows = x.is_contiguous() ? x : torch::stable::contiguous(x);
   const bool aligned = reinterpret_cast<uintptr_t>(rows.const_data_ptr()) % 16 == 0;
@@ -162,13 +174,31 @@ Tensor linear(const Tensor& x, const Tensor& block, int64_t n, int64_t k) {
   Room room = room_for(place_of(device_type, device), stream);
   if (room.address == nullptr) room = grown(weight, m, device_type, device, stream);
   const auto multiply = [&] {
-    return kernels.gemm(weight.weight, m, from.const_data_ptr(), y.mutable_data_ptr(), room.address, room.bytes, stream,
-                        LPQ_GEMM_SETTLED);
+    const void* rows = from.const_data_ptr();
+    void* to = y.mutable_data_ptr();
+    return offsets == nullptr
+               ? kernels.gemm(weight.weight, m, rows, to, room.address, room.bytes, stream, LPQ_GEMM_SETTLED)
+               : kernels.gemm_experts(weight.weight, m, rows, offsets, to, room.address, room.bytes, stream,
+                                      LPQ_GEMM_SETTLED);
   };
   lpq_status status = multiply();
   if (status == LPQ_ERROR_WORKSPACE) room = grown(weight, m, device_type, device, stream), status = multiply();
   check(status);
   return y;
+}
+
+Tensor linear(const Tensor& x, const Tensor& block, int64_t n, int64_t k) {
+  const Weight weight = weight_of(block);
+  if (weight.experts != 0) fail("the packed weight is of experts, whose rows experts_linear takes");
+  return product(x, nullptr, weight, n, k);
+}
+
+Tensor experts_linear(const Tensor& x, const Tensor& offsets, const Tensor& block, int64_t n, int64_t k) {
+  const Weight weight = weight_of(block);
+  if (weight.experts == 0) fail("the packed weight is not of experts: linear multiplies by it");
+  require_sorted(x, offsets, weight.experts);
+  if (!(Device(offsets) == Device(x))) fail("offsets are on another device than x");
+  return product(x, offsets.const_data_ptr<int32_t>(), weight, n, k);
 }
 
 thread_local std::string sentence;
@@ -181,6 +211,7 @@ const char* bind_device(void* library) {
     return function != nullptr;
   };
   if (!found("lpq_gemm", kernels.gemm)) return "lpq_gemm";
+  if (!found("lpq_gemm_experts", kernels.gemm_experts)) return "lpq_gemm_experts";
   if (!found("lpq_gemm_workspace", kernels.workspace)) return "lpq_gemm_workspace";
   if (!found("lpq_workspace_init", kernels.init)) return "lpq_workspace_init";
   if (!found("lpq_last_error", kernels.last_error)) return "lpq_last_error";
@@ -193,11 +224,11 @@ using namespace lpq::torch_ops;
 
 #define LPQ_TORCH_API extern "C" __attribute__((visibility("default")))
 
-/** Products whose block begins at `address` are those of `weight` from here on. */
+/** Products whose block begins at `address` are those of `weight` from here on; `experts` 0: a plain one. */
 LPQ_TORCH_API void lpq_torch_adopt(const void* address, const lpq_weight* weight, lpq_context* context, int64_t n,
-                                   int64_t k, int type) {
+                                   int64_t k, int type, int64_t experts) {
   const std::unique_lock lock(guard);
-  weights[address] = {weight, context, n, k, type};
+  weights[address] = {weight, context, n, k, type, experts};
 }
 
 LPQ_TORCH_API void lpq_torch_drop(const void* address) {
@@ -239,6 +270,11 @@ LPQ_TORCH_API void* lpq_torch_workspace(int cuda, int device, size_t* bytes, voi
 STABLE_TORCH_LIBRARY_IMPL(lpq_kernels, CUDA, m) {
   m.impl("linear", TORCH_BOX(&lpq::torch_ops::linear));
   m.impl("linear_on_device", TORCH_BOX(&lpq::torch_ops::linear));
+  m.impl("experts_linear", TORCH_BOX(&lpq::torch_ops::experts_linear));
+  m.impl("experts_linear_on_device", TORCH_BOX(&lpq::torch_ops::experts_linear));
 }
 
-STABLE_TORCH_LIBRARY_IMPL(lpq_kernels, CPU, m) { m.impl("linear_on_device", TORCH_BOX(&lpq::torch_ops::linear)); }
+STABLE_TORCH_LIBRARY_IMPL(lpq_kernels, CPU, m) {
+  m.impl("linear_on_device", TORCH_BOX(&lpq::torch_ops::linear));
+  m.impl("experts_linear_on_device", TORCH_BOX(&lpq::torch_ops::experts_linear));
+}

@@ -176,6 +176,7 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "lpq_cpu_codes_pack": [c_void_p, c_void_p, c_size_t, c_int],
     "lpq_cpu_block": [c_void_p, c_size_t, c_void_p],
     "lpq_cpu_gemm": [c_void_p, c_size_t, c_int64, c_int, c_void_p, c_void_p, c_int],
+    "lpq_cpu_gemm_experts": [c_void_p, c_size_t, c_int64, c_int64, c_int, c_void_p, c_void_p, c_void_p, c_int],
     "lpq_context_open": [c_void_p, POINTER(c_void_p)],
     "lpq_weight_create": [c_void_p, c_void_p, POINTER(c_void_p)],
     "lpq_gemm_workspace": [c_void_p, c_int64, c_int64, POINTER(c_size_t)],

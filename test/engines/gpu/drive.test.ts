@@ -167,6 +167,7 @@ test('models run on a device that is pretended, compiled and not', { skip }, asy
   const outcomes = lines.map((line) => JSON.parse(line.slice('@@cell '.length)).outcome);
   assert.ok(outcomes.length >= 6, ran.stdout);
   assert.deepEqual([...new Set(outcomes)], ['ran'], ran.stdout);
+  assert.match(ran.stdout, /^@@grouped [1-9]\d*$/m); // experts of a stage were multiplied together
 });
 
 test("the driver's cells run in vLLM's build for the CPU", { skip }, async () => {
