@@ -55,12 +55,6 @@ DType half_type(int dtype, const char* name) {
   return dtype == LPQ_F16 ? DType::f16 : DType::bf16;
 }
 
-void require_address(const void* address, const char* name, uintptr_t unit = 16) {
-  if (address == nullptr) argument(false, std::string(name) + " is NULL");
-  if (reinterpret_cast<uintptr_t>(address) % unit != 0)
-    argument(false, std::string(name) + " does not start at a multiple of " + std::to_string(unit) + " bytes");
-}
-
 // A call of a product in a workspace.
 struct Work {
   int64_t m;
@@ -86,25 +80,8 @@ void launch(const lpq_weight& weight, const Work& work) {
   hosted.exec().tune(&context->tuning);
   if (weight.layer) return run_layer(*weight.layer, work.m, work.x, work.y, hosted.exec());
   hosted.exec().share(&weight.plans);
-  Call call = weight.call;
-  const auto place = [&](Tensor& tensor, const void* address, int64_t rows) {
-    tensor.shape[0] = rows;
-    tensor = tensor_at(address, 0, tensor.dtype, tensor.shape, context->facts.ordinal, context);
-  };
-  place(call.in[0], work.x, work.m);
-  if (work.offsets) place(call.in[1], work.offsets, weight.product.experts + 1);
-  place(call.out[0], work.y, work.m);
+  Call call = product_of_rows(weight, work.m, work.x, work.offsets, work.y);
   weight.op(call, hosted.exec());
-}
-
-// Its experts are rows of calls, not a form of its bytes.
-bool grouped(const lpq_weight& weight) { return weight.product.layout == "tilus" && weight.product.experts != 0; }
-
-Choice choice_of(const lpq_weight& weight, int64_t m) {
-  if (weight.layer) return choose_layer(*weight.layer, m, weight.context->facts, weight.context->kernels.get());
-  ops::GemmProduct product = weight.product;
-  product.m = m;
-  return choose_kernel(weight.context->facts, weight.context->kernels.get(), product, &weight.context->tuning);
 }
 
 std::string choice_text(const Choice& choice) {
@@ -136,6 +113,34 @@ Current::Current(const lpq_context* context) {
 
 Current::~Current() {
   if (changed_) driver().context_set(before_);
+}
+
+void require_address(const void* address, const char* name, uintptr_t unit) {
+  if (address == nullptr) argument(false, std::string(name) + " is NULL");
+  if (reinterpret_cast<uintptr_t>(address) % unit != 0)
+    argument(false, std::string(name) + " does not start at a multiple of " + std::to_string(unit) + " bytes");
+}
+
+bool grouped(const lpq_weight& weight) { return weight.product.layout == "tilus" && weight.product.experts != 0; }
+
+Choice choice_of(const lpq_weight& weight, int64_t m) {
+  if (weight.layer) return choose_layer(*weight.layer, m, weight.context->facts, weight.context->kernels.get());
+  ops::GemmProduct product = weight.product;
+  product.m = m;
+  return choose_kernel(weight.context->facts, weight.context->kernels.get(), product, &weight.context->tuning);
+}
+
+Call product_of_rows(const lpq_weight& weight, int64_t m, const void* x, const void* offsets, void* y) {
+  Call call = weight.call;
+  const lpq_context* context = weight.context;
+  const auto place = [&](Tensor& tensor, const void* address, int64_t rows) {
+    tensor.shape[0] = rows;
+    tensor = tensor_at(address, 0, tensor.dtype, tensor.shape, context->facts.ordinal, context);
+  };
+  place(call.in[0], x, m);
+  if (offsets) place(call.in[1], offsets, weight.product.experts + 1);
+  place(call.out[0], y, m);
+  return call;
 }
 
 ops::GemmProduct product_of(const lpq_weight_desc& d) {
@@ -311,11 +316,11 @@ lpq_status lpq_workspace_check(lpq_context* context, void* workspace, void* stre
     check(driver().stream_wait(on), "waiting for the stream");
     if (word == 0) return;
     check(driver().fill_bytes(reinterpret_cast<CUdeviceptr>(workspace), 0, sizeof word, on), "clearing the workspace");
-    throw Failure(
-        "LPQ_NATIVE_ARGUMENT",
-        "a call met bad data: offsets of experts that do not ascend inside x, a permutation that names a column "
-        "which x does not have, a cache with a page, length or tail that is none, or NaN or "
-        "infinity where numbers become codes");
+    throw Failure("LPQ_NATIVE_ARGUMENT",
+                  "a call met bad data: offsets of experts that do not ascend inside x, an id of no expert, a "
+                  "permutation that names a column "
+                  "which x does not have, a cache with a page, length or tail that is none, or NaN or "
+                  "infinity where numbers become codes");
   });
 }
 

@@ -169,8 +169,9 @@ LPQ_API lpq_status lpq_gemm_workspace(const lpq_weight* weight, int64_t first, i
 /* Zeroes what must be zero before the first call, on the stream. */
 LPQ_API lpq_status lpq_workspace_init(lpq_context* context, void* workspace, size_t bytes, void* stream);
 /* Waits for the stream, and fails with LPQ_ERROR_ARGUMENT if a call since the last check met bad data: a permutation
-   that names a column which x does not have; offsets of experts that do not ascend inside x; in W4Ax also NaN or
-   infinity in x, or block_bits and blocks that contradict each other; a cache that breaks its contract. */
+   that names a column which x does not have; offsets of experts that do not ascend inside x, an id of no expert; in
+   W4Ax also NaN or infinity in x, or block_bits and blocks that contradict each other; a cache that breaks its
+   contract. */
 LPQ_API lpq_status lpq_workspace_check(lpq_context* context, void* workspace, void* stream);
 LPQ_API lpq_status lpq_gemm(const lpq_weight* weight, int64_t m, const void* x, void* y, void* workspace, size_t bytes,
                             void* stream, unsigned flags);
@@ -334,6 +335,30 @@ typedef struct lpq_experts_desc {
 LPQ_API lpq_status lpq_experts_bytes(const lpq_artifact* artifact, const lpq_experts_desc* desc, size_t* bytes);
 LPQ_API lpq_status lpq_experts_upload(lpq_context* context, const lpq_artifact* artifact, const lpq_experts_desc* desc,
                                       int activations, void* memory, size_t bytes, void* stream, lpq_weight** weight);
+
+/* A whole mixture of experts: y[t] = sum over j < places of weights[t, j] down(act(gate(x[t])) * up(x[t])) of expert
+   ids[t, j]. On the stream rows are grouped by expert, multiplied, gated, multiplied and added up, expert by expert; no
+   call waits, whatever the ids, so a graph may record it. */
+typedef enum lpq_activation { LPQ_SILU = 0, LPQ_GELU = 1, LPQ_GELU_TANH = 2 } lpq_activation;
+
+typedef struct lpq_mixture_desc {
+  size_t size;
+  const lpq_weight* gate_up; /* of experts: gate and up below one another, as lpq_experts_desc has them */
+  const lpq_weight* down;    /* of as many experts, with as many inputs as gate has outputs */
+  int activation;            /* lpq_activation */
+  int64_t places;            /* experts of a token, 1 to 1024 */
+  int some_none;             /* not 0: an id that is the number of experts is of none, and adds nothing */
+} lpq_mixture_desc;
+
+/* Bytes of memory that a call of so many tokens needs besides, and of a workspace for 1 to so many; either may be NULL.
+   For the workspace every number of tokens is tried. */
+LPQ_API lpq_status lpq_mixture_sizes(const lpq_mixture_desc* desc, int64_t tokens, size_t* scratch, size_t* workspace);
+/* x [tokens, K of gate_up] and y [tokens, N of down] as of the weights; ids i32 and weights f32 [tokens, places];
+   `scratch` at a multiple of 512, undefined before and after. What lies between the steps is of the type of x; sums of
+   tokens are f32. An id that is none: lpq_workspace_check() tells, and y is undefined. */
+LPQ_API lpq_status lpq_mixture(const lpq_mixture_desc* desc, int64_t tokens, const void* x, const int32_t* ids,
+                               const float* weights, void* y, void* scratch, size_t scratch_bytes, void* workspace,
+                               size_t bytes, void* stream, unsigned flags);
 
 /* ---- The same products on a processor ----
 

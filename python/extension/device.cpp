@@ -17,6 +17,8 @@ namespace {
 struct Functions {
   decltype(&lpq_gemm) gemm;
   decltype(&lpq_gemm_experts) gemm_experts;
+  decltype(&lpq_mixture) mixture;
+  decltype(&lpq_mixture_sizes) mixture_sizes;
   decltype(&lpq_gemm_workspace) workspace;
   decltype(&lpq_workspace_init) init;
   decltype(&lpq_last_error) last_error;
@@ -121,17 +123,17 @@ Room room_for(int64_t place, void* stream) {
 }
 
 /** A larger workspace for the stream; not while it is captured, whose memory would be the graph's. */
-Room grown(const Weight& weight, int64_t m, int32_t device_type, int32_t device, void* stream) {
+template <class Bytes>
+Room grown(lpq_context* context, int64_t m, int32_t device_type, int32_t device, void* stream, const Bytes& bytes_of) {
   if (capturing(stream))
     fail("a graph is captured, and a product of " + std::to_string(m) +
          " tokens needs a larger workspace: lpq_kernels.reserve() makes it before");
-  size_t bytes = 0;
-  check(kernels.workspace(weight.weight, m, m, &bytes));
+  const size_t bytes = bytes_of();
   const std::unique_lock lock(guard);
   const int64_t place = place_of(device_type, device);
   Workspace* now = workspace_of(place, stream);
   if (now != nullptr && now->bytes >= bytes) return {now->address, now->bytes};
-  Workspace larger = made(weight.context, device_type, device, bytes, stream);
+  Workspace larger = made(context, device_type, device, bytes, stream);
   larger.taken = true, larger.stream = stream;
   if (now == nullptr) return workspaces[place].push_back(larger), Room{larger.address, larger.bytes};
   outgrown.push_back(now->memory);
@@ -150,11 +152,25 @@ struct Device {
   bool operator==(const Device&) const = default;
 };
 
-/** A product by a weight, of experts where there are `offsets`. */
-Tensor product(const Tensor& x, const int32_t* offsets, const Weight& weight, int64_t n, int64_t k) {
-  if (weight.n != n || weight.k != k) fail("the packed weight is " + pair(weight.n, weight.k) + ", not " + pair(n, k));
-  if (x.dim() == 0 || x.size(x.dim() - 1) != k)
-    fail("x has the shape " + list(x) + ", and the packed weight is " + pair(n, k));
+/** Calls multiply(room) with the stream's workspace, and once more with a larger one where that is too small. */
+template <class Bytes, class Multiply>
+void in_workspace(lpq_context* context, int64_t m, const Device& device, void* stream, const Bytes& bytes_of,
+                  const Multiply& multiply) {
+  const auto larger = [&] { return grown(context, m, device.type, device.index, stream, bytes_of); };
+  Room room = room_for(place_of(device.type, device.index), stream);
+  if (room.address == nullptr) room = larger();
+  lpq_status status = multiply(room);
+  if (status == LPQ_ERROR_WORKSPACE) room = larger(), status = multiply(room);
+  check(status);
+}
+
+/** Dense, and from a multiple of 16 bytes on: a slice may begin anywhere, and the kernels read 16 bytes at once. */
+Tensor readable(const Tensor& x) {
+  const Tensor rows = x.is_contiguous() ? x : torch::stable::contiguous(x);
+  return reinterpret_cast<uintptr_t>(rows.const_data_ptr()) % 16 == 0 ? rows : torch::stable::clone(rows);
+}
+
+void require_type(const Tensor& x, const Weight& weight) {
   const int type = kind(x.scalar_type(), "x");
   if (type != weight.type)
     fail(std::string("x is ") +
@@ -162,28 +178,33 @@ Tensor product(const Tensor& x, const int32_t* offsets, const Weight& weight, in
           : type == LPQ_F16 ? "float16"
                             : "bfloat16") +
          ", and the weight was packed for " + (weight.type == LPQ_F16 ? "float16" : "bfloat16"));
-  const auto [device_type, device] = Device(x);
-  // A slice may begin anywhere; the kernels read 16 bytes at once.
-  const Tensor rows = x.is_contiguous() ? x : torch::stable::contiguous(x);
-  const bool aligned = reinterpret_cast<uintptr_t>(rows.const_data_ptr()) % 16 == 0;
-  const Tensor from = aligned ? rows : torch::stable::clone(rows);
-  Tensor y = dense(shaped(x, n), x.scalar_type(), device_type, device);
+}
+
+/** A product by a weight, of experts where there are `offsets`. */
+Tensor product(const Tensor& x, const int32_t* offsets, const Weight& weight, int64_t n, int64_t k) {
+  if (weight.n != n || weight.k != k) fail("the packed weight is " + pair(weight.n, weight.k) + ", not " + pair(n, k));
+  if (x.dim() == 0 || x.size(x.dim() - 1) != k)
+    fail("x has the shape " + list(x) + ", and the packed weight is " + pair(n, k));
+  require_type(x, weight);
+  const Device device(x);
+  const Tensor from = readable(x);
+  Tensor y = dense(shaped(x, n), x.scalar_type(), device.type, device.index);
   const int64_t m = x.numel() / k;
   if (m == 0) return y;
-  void* stream = current_stream(device_type, device);
-  Room room = room_for(place_of(device_type, device), stream);
-  if (room.address == nullptr) room = grown(weight, m, device_type, device, stream);
-  const auto multiply = [&] {
+  void* stream = current_stream(device.type, device.index);
+  const auto bytes = [&] {
+    size_t needed = 0;
+    check(kernels.workspace(weight.weight, m, m, &needed));
+    return needed;
+  };
+  in_workspace(weight.context, m, device, stream, bytes, [&](const Room& room) {
     const void* rows = from.const_data_ptr();
     void* to = y.mutable_data_ptr();
     return offsets == nullptr
                ? kernels.gemm(weight.weight, m, rows, to, room.address, room.bytes, stream, LPQ_GEMM_SETTLED)
                : kernels.gemm_experts(weight.weight, m, rows, offsets, to, room.address, room.bytes, stream,
                                       LPQ_GEMM_SETTLED);
-  };
-  lpq_status status = multiply();
-  if (status == LPQ_ERROR_WORKSPACE) room = grown(weight, m, device_type, device, stream), status = multiply();
-  check(status);
+  });
   return y;
 }
 
@@ -201,6 +222,47 @@ Tensor experts_linear(const Tensor& x, const Tensor& offsets, const Tensor& bloc
   return product(x, offsets.const_data_ptr<int32_t>(), weight, n, k);
 }
 
+/** A whole mixture; an id that is the number of experts is of none. Scratch is torch's, a graph's where it is captured.
+ */
+Tensor mixture(const Tensor& x, const Tensor& weights, const Tensor& ids, const Tensor& gate_up, const Tensor& down,
+               int64_t activation) {
+  const Weight opens = weight_of(gate_up), lowers = weight_of(down);
+  if (x.dim() != 2 || x.size(1) != opens.k)
+    fail("x has the shape " + list(x) + ", and the experts take " + std::to_string(opens.k) + " inputs");
+  if (ids.dim() != 2 || ids.size(0) != x.size(0) || list(weights) != list(ids))
+    fail("x has the shape " + list(x) + ", ids " + list(ids) + " and weights " + list(weights) +
+         ", not [T, H] and twice [T, J]");
+  if (ids.scalar_type() != ScalarType::Int || weights.scalar_type() != ScalarType::Float)
+    fail("ids are no int32, or weights no float32");
+  require_type(x, opens);
+  const Device device(x);
+  if (!(Device(ids) == device && Device(weights) == device)) fail("ids or weights are on another device than x");
+  const int64_t tokens = x.size(0);
+  Tensor y = dense({tokens, lowers.n}, x.scalar_type(), device.type, device.index);
+  if (tokens == 0) return y;
+  lpq_mixture_desc desc{};
+  desc.size = sizeof desc, desc.gate_up = opens.weight, desc.down = lowers.weight;
+  desc.activation = static_cast<int>(activation), desc.places = ids.size(1), desc.some_none = 1;
+  const Tensor from = readable(x), chosen = torch::stable::contiguous(ids), shares = torch::stable::contiguous(weights);
+  size_t needed = 0;
+  check(kernels.mixture_sizes(&desc, tokens, &needed, nullptr));
+  Tensor scratch = dense({static_cast<int64_t>(needed) + 511}, ScalarType::Byte, device.type, device.index);
+  auto* const between =
+      reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(scratch.mutable_data_ptr()) + 511) / 512 * 512);
+  void* stream = current_stream(device.type, device.index);
+  const auto bytes = [&] {
+    size_t most = 0;
+    check(kernels.mixture_sizes(&desc, tokens, nullptr, &most));
+    return most;
+  };
+  in_workspace(opens.context, tokens, device, stream, bytes, [&](const Room& room) {
+    return kernels.mixture(&desc, tokens, from.const_data_ptr(), chosen.const_data_ptr<int32_t>(),
+                           shares.const_data_ptr<float>(), y.mutable_data_ptr(), between, needed, room.address,
+                           room.bytes, stream, LPQ_GEMM_SETTLED);
+  });
+  return y;
+}
+
 thread_local std::string sentence;
 
 }  // namespace
@@ -212,6 +274,8 @@ const char* bind_device(void* library) {
   };
   if (!found("lpq_gemm", kernels.gemm)) return "lpq_gemm";
   if (!found("lpq_gemm_experts", kernels.gemm_experts)) return "lpq_gemm_experts";
+  if (!found("lpq_mixture", kernels.mixture)) return "lpq_mixture";
+  if (!found("lpq_mixture_sizes", kernels.mixture_sizes)) return "lpq_mixture_sizes";
   if (!found("lpq_gemm_workspace", kernels.workspace)) return "lpq_gemm_workspace";
   if (!found("lpq_workspace_init", kernels.init)) return "lpq_workspace_init";
   if (!found("lpq_last_error", kernels.last_error)) return "lpq_last_error";
@@ -272,9 +336,11 @@ STABLE_TORCH_LIBRARY_IMPL(lpq_kernels, CUDA, m) {
   m.impl("linear_on_device", TORCH_BOX(&lpq::torch_ops::linear));
   m.impl("experts_linear", TORCH_BOX(&lpq::torch_ops::experts_linear));
   m.impl("experts_linear_on_device", TORCH_BOX(&lpq::torch_ops::experts_linear));
+  m.impl("mixture_on_device", TORCH_BOX(&lpq::torch_ops::mixture));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(lpq_kernels, CPU, m) {
   m.impl("linear_on_device", TORCH_BOX(&lpq::torch_ops::linear));
   m.impl("experts_linear_on_device", TORCH_BOX(&lpq::torch_ops::experts_linear));
+  m.impl("mixture_on_device", TORCH_BOX(&lpq::torch_ops::mixture));
 }

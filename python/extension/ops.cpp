@@ -181,6 +181,9 @@ STABLE_TORCH_LIBRARY(lpq_kernels, m) {
   m.def("linear_on_device(Tensor x, Tensor block, SymInt n, SymInt k) -> Tensor");
   m.def("experts_linear(Tensor x, Tensor offsets, Tensor block, SymInt n, SymInt k) -> Tensor");
   m.def("experts_linear_on_device(Tensor x, Tensor offsets, Tensor block, SymInt n, SymInt k) -> Tensor");
+  m.def(
+      "mixture_on_device(Tensor x, Tensor weights, Tensor ids, Tensor gate_up, Tensor down, int activation) -> "
+      "Tensor");
   m.def("rows(Tensor ids, Tensor block, SymInt k, ScalarType dtype) -> Tensor");
   m.def(
       "experts(Tensor x, Tensor weights, Tensor ids, Tensor[] gate, Tensor[] up, Tensor[] down, str activation) -> "

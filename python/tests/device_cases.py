@@ -209,6 +209,8 @@ def fakes_have_the_device_and_the_type_of_x():
                 y = operation(x.view(35, 64), torch.empty(9, dtype=torch.int32, device=device), block, 96, 64)
                 assert (y.shape, y.dtype, y.device.type) == ((35, 96), torch.bfloat16, device)
             ids, share = torch.zeros((35, 2), dtype=torch.int64, device=device), torch.ones((35, 2), device=device)
+            y = torch.ops.lpq_kernels.mixture_on_device(x.view(35, 64), share, ids.int(), block, block, 0)
+            assert (y.shape, y.dtype, y.device.type) == ((35, 64), torch.bfloat16, device)
             y = torch.ops.lpq_kernels.experts(x.view(35, 64), share, ids, [block], [block], [block], "silu")
             assert (y.shape, y.dtype, y.device.type) == ((35, 64), torch.bfloat16, device)
 
@@ -305,7 +307,7 @@ def parts_of_experts_stand_below_one_another():
             near(y[first:end, start : start + n], x[first:end].double() @ cases[e][part][3].T + (bias * (part + 1)).double())
 
 
-def experts_that_are_alike_are_two_launches():
+def experts_that_are_alike_are_one_call():
     """Beside the CPU's, and beside every expert of every token: the same, whatever the ids; no more launches for more experts."""
     hidden, inner = 64, 96
     sizes = {"gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner)}
@@ -315,12 +317,13 @@ def experts_that_are_alike_are_two_launches():
         whole = _mixture.stacked(there["gate"], there["up"], there["down"], places)
         assert [len(part) for part in whole] == [1, 0, 1]
         x, share = torch.randn((tokens, hidden), generator=draw).to(torch.bfloat16), torch.rand((tokens, places), generator=draw)
-        for ids in (torch.randint(-1, experts, (tokens, places), generator=draw), torch.full((tokens, places), -1)):
+        chosen = torch.randint(-1, experts, (tokens, places), generator=draw)
+        for ids, activation in ((chosen, "silu"), (chosen, "gelu"), (chosen, "gelu_tanh"), (torch.full((tokens, places), -1), "silu")):
             for kind in (torch.int64, torch.int32):
-                grouped, plain = count("stub_grouped"), count("stub_gemms")
-                y = _mixture.experts(x, share, ids.to(kind), *whole, "silu")
-                assert count("stub_grouped") == grouped + (2 if tokens else 0) and count("stub_gemms") == plain
-                exact = ops.experts(x, share, ids, here["gate"], here["up"], here["down"], "silu")
+                mixtures, plain = count("stub_mixtures"), count("stub_gemms")
+                y = _mixture.experts(x, share, ids.to(kind), *whole, activation)
+                assert count("stub_mixtures") == mixtures + bool(tokens) and count("stub_gemms") == plain
+                exact = ops.experts(x, share, ids, here["gate"], here["up"], here["down"], activation)
                 # As in experts_are_those_of_the_processor.
                 size = exact.float().abs().amax() if tokens else 0
                 assert y.shape == x.shape and bool(((y.float() - exact.float()).abs() <= 8 * 2.0**-8 * size).all())
@@ -391,6 +394,15 @@ def arguments_of_experts_are_refused_with_a_sentence():
     refused(lambda: of_experts(x, offsets[:3], block, 32, 64), "offsets have the shape [3], and 3 experts have [4]")
     refused(lambda: of_experts(x.half(), offsets, block, 32, 64), "x is float16, and the weight was packed for bfloat16")
     refused(lambda: ops.stack([]), "there are no experts")
+    there, _ = drawn_experts(3, {"gate": (32, 64), "up": (32, 64), "down": (64, 32)})
+    (both,), _, (down,) = _mixture.stacked(there["gate"], there["up"], there["down"], 2)
+    mixture, share, ids = torch.ops.lpq_kernels.mixture_on_device.default, torch.ones((4, 2)), torch.zeros((4, 2), dtype=torch.int32)
+    refused(lambda: mixture(x[:, :32], share, ids, both, down, 0), "x has the shape [4, 32], and the experts take 64 inputs")
+    refused(lambda: mixture(x, share, ids[:3], both, down, 0), "not [T, H] and twice [T, J]")
+    refused(lambda: mixture(x, share, ids.long(), both, down, 0), "ids are no int32, or weights no float32")
+    refused(lambda: mixture(x.half(), share, ids, both, down, 0), "x is float16, and the weight was packed for bfloat16")
+    refused(lambda: mixture(x, share, ids, down, both, 0), "x has the shape [4, 64], and the experts take 32 inputs")
+    refused(lambda: mixture(x, share, ids, both, both, 0), "the mixture's weights do not fit")
 
 
 def room_for_experts_is_made_before():
@@ -400,6 +412,15 @@ def room_for_experts_is_made_before():
     inits, rows = count("stub_inits"), 4 * _device._tokens
     of_experts(torch.zeros((rows, 64), dtype=torch.bfloat16), torch.zeros(4, dtype=torch.int32), block, 32, 64)
     assert count("stub_inits") == inits
+    there, _ = drawn_experts(2, {"gate": (32, 64), "up": (32, 64), "down": (64, 32)})
+    whole = _mixture.stacked(there["gate"], there["up"], there["down"], 5)
+    inits, tokens = count("stub_inits"), _device._tokens
+    share, ids = torch.ones((tokens, 5)), torch.full((tokens, 5), -1)
+    assert not _mixture.experts(torch.ones((tokens, 64), dtype=torch.bfloat16), share, ids, *whole, "silu").any()
+    assert count("stub_inits") == inits
+    more = torch.ones((tokens + 1, 64), dtype=torch.bfloat16)
+    assert not _mixture.experts(more, torch.ones((tokens + 1, 5)), torch.full((tokens + 1, 5), -1), *whole, "silu").any()
+    assert count("stub_inits") == inits + 1
 
 
 def torch_compile_takes_experts_into_one_graph():

@@ -20,7 +20,7 @@ static const size_t HEAD = 512 + 262144;
 static __thread const char* failed = NULL;
 static struct lpq_context only;
 
-int stub_gemms, stub_grouped, stub_inits, stub_created, stub_destroyed, stub_opened;
+int stub_gemms, stub_grouped, stub_mixtures, stub_inits, stub_created, stub_destroyed, stub_opened;
 int64_t stub_largest;
 void* stub_workspace;
 
@@ -177,6 +177,47 @@ lpq_status lpq_gemm_experts(const lpq_weight* w, int64_t m, const void* x, const
     multiply(w, e, offsets[e], offsets[e + 1], x, y);
   }
   ++stub_grouped;
+  return LPQ_OK;
+}
+
+lpq_status lpq_mixture_sizes(const lpq_mixture_desc* d, int64_t tokens, size_t* scratch, size_t* workspace) {
+  if (d->size != sizeof *d || !d->gate_up->d.experts || d->gate_up->d.experts != d->down->d.experts || d->gate_up->d.n != (d->down->d.k + 31) / 32 * 32 + d->down->d.k)
+    return failure(LPQ_ERROR_ARGUMENT, "the mixture's weights do not fit");
+  if (scratch) *scratch = (size_t)(tokens * (d->gate_up->d.n + d->down->d.k + d->down->d.n) * 2 + 2);
+  if (workspace) *workspace = HEAD + 64 * (size_t)(tokens * d->places);
+  return LPQ_OK;
+}
+
+/* Token by token and place by place, by way of the same roundings; SiLU and both forms of GELU. */
+lpq_status lpq_mixture(const lpq_mixture_desc* d, int64_t tokens, const void* x, const int32_t* ids, const float* weights, void* y, void* scratch,
+                       size_t scratch_bytes, void* workspace, size_t bytes, void* stream, unsigned flags) {
+  size_t needed = 0;
+  lpq_status status = lpq_mixture_sizes(d, tokens, &needed, NULL);
+  (void)stream, (void)flags;
+  if (status == LPQ_OK) status = misplaced(x, y, workspace, bytes, tokens * d->places);
+  if (status != LPQ_OK) return status;
+  if (scratch_bytes < needed || (uintptr_t)scratch % 512) return failure(LPQ_ERROR_ARGUMENT, "the scratch is none");
+  const lpq_weight_desc *both = &d->gate_up->d, *down = &d->down->d;
+  uint16_t *opened = scratch, *inner = opened + both->n, *lowered = inner + down->k, *to = y;
+  for (int64_t t = 0; t < tokens; ++t) {
+    double* sums = calloc((size_t)down->n, sizeof *sums);
+    for (int64_t j = 0; j < d->places; ++j) {
+      const int32_t e = ids[t * d->places + j];
+      if (e < 0 || e > both->experts) return free(sums), failure(LPQ_ERROR_ARGUMENT, "an id that is none");
+      if (e == both->experts) continue;
+      multiply(d->gate_up, e, 0, 1, (const uint16_t*)x + t * both->k, opened);
+      for (int64_t i = 0; i < down->k; ++i) {
+        const double g = half(opened[i], both->activations), u = half(opened[both->n - down->k + i], both->activations);
+        const double act[] = {g / (1 + exp(-g)), g / 2 * (1 + erf(g / sqrt(2))), g / 2 * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (g + 0.044715 * g * g * g)))};
+        inner[i] = rounded(act[d->activation] * u, both->activations);
+      }
+      multiply(d->down, e, 0, 1, inner, lowered);
+      for (int64_t i = 0; i < down->n; ++i) sums[i] += half(lowered[i], both->activations) * weights[t * d->places + j];
+    }
+    for (int64_t i = 0; i < down->n; ++i) to[t * down->n + i] = rounded(sums[i], both->activations);
+    free(sums);
+  }
+  ++stub_mixtures;
   return LPQ_OK;
 }
 

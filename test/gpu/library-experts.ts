@@ -24,3 +24,21 @@ export async function expertModules(dir: string, name: string, parts: 1 | 2) {
     }
   return checkpointOf(dir, name, modules, undefined, carried);
 }
+
+/**
+ * A checkpoint for library/mixture.c: gate, up and down of 6 experts, of 72 features, and 71 within, so that those of up stand from 96 on.
+ */
+export async function mixtureModules(dir: string, name: string) {
+  const zeros = { kind: 'int', dtype: 'u8' } as const;
+  const modules: Record<string, Made> = {};
+  for (let e = 0; e < EXPERTS; e++)
+    for (const [p, [part, n, k]] of (
+      [
+        ['gate', 71, 72],
+        ['up', 71, 72],
+        ['down', 72, 71],
+      ] as const
+    ).entries())
+      modules[`e${e}.${part}`] = made({ type: 'u4', n, k, zeros, seed: 10 * e + p + 1 });
+  return checkpointOf(dir, name, modules);
+}

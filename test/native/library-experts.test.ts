@@ -3,12 +3,13 @@ import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { after, before, test } from 'node:test';
+import { after, before, type TestContext, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
+import type { CanonicalCheckpoint } from '../../formats/canonical/read.js';
 import { createRuntime } from '../../native/binding.js';
 import { packCheckpoint } from '../../src/pack/pack-checkpoint.js';
-import { expertModules } from '../gpu/library-experts.js';
-import { fakeCuda } from './fake-cuda/fake.js';
+import { expertModules, mixtureModules } from '../gpu/library-experts.js';
+import { type FakeCuda, fakeCuda } from './fake-cuda/fake.js';
 
 // Products of rows sorted by expert of liblpq_kernels.so from plain C: on the CPU, and by the kernels' sources on a simulated device.
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..', '..', '..');
@@ -18,32 +19,58 @@ after(() => rmSync(work, { recursive: true, force: true }));
 
 const compiler = ['cc', 'gcc', 'clang'].find((name) => spawnSync(name, ['--version']).status === 0);
 const skip = compiler === undefined ? 'no C compiler was found' : undefined;
-const program = path.join(work, 'experts');
+
+const flags = ['-std=c99', '-Wall', '-Wextra', '-pedantic', '-Werror', '-O2', '-I', path.join(root, 'native/library')];
 
 before(() => {
   if (skip !== undefined) return;
-  const flags = [
-    '-std=c99',
-    '-Wall',
-    '-Wextra',
-    '-pedantic',
-    '-Werror',
-    '-O2',
-    '-I',
-    path.join(root, 'native/library'),
-  ];
-  const files = ['-o', program, path.join(root, 'test/gpu/library/experts.c'), '-L', build, '-llpq_kernels'];
-  const made = spawnSync(compiler as string, [...flags, ...files, '-lm', '-ldl'], { encoding: 'utf8' });
-  assert.equal(made.status, 0, made.stderr);
+  for (const program of ['experts', 'mixture']) {
+    const files = ['-o', path.join(work, program), path.join(root, `test/gpu/library/${program}.c`)];
+    const libraries = ['-L', build, '-llpq_kernels', '-lm', '-ldl'];
+    const made = spawnSync(compiler as string, [...flags, ...files, ...libraries], { encoding: 'utf8' });
+    assert.equal(made.status, 0, made.stderr);
+  }
 });
 
-function runs(args: readonly string[], env: Record<string, string> = {}) {
+function runs(program: string, args: readonly string[], env: Record<string, string> = {}) {
   const paths = [build, env.LD_LIBRARY_PATH].filter(Boolean).join(':');
-  return spawnSync(program, args, { encoding: 'utf8', env: { ...process.env, ...env, LD_LIBRARY_PATH: paths } });
+  return spawnSync(path.join(work, program), args, {
+    encoding: 'utf8',
+    env: { ...process.env, ...env, LD_LIBRARY_PATH: paths },
+  });
+}
+
+const KERNELS = [
+  ...['t2', 't8', 'h2', 'h8', 'm8_o', 'm16_g'].map((cut) => `lpq_experts_int4_f16_${cut}`),
+  ...['t1', 's1', 'x1'].map((cut) => `lpq_gemm_int4_f16_${cut}`),
+];
+const made = fakeCuda(KERNELS, { hopper: true });
+const fake = made as FakeCuda;
+if (typeof made !== 'string') after(() => fake.remove());
+let kernels: ReturnType<FakeCuda['simulated']> | undefined;
+
+/** A program on simulated devices, the kernels' sources run by the host. */
+function simulated(t: TestContext, program: string, args: readonly string[]) {
+  if (typeof made === 'string') return t.skip(made);
+  kernels ??= fake.simulated('experts');
+  if (typeof kernels === 'string') return t.skip(kernels);
+  for (const arch of ['80', '90']) {
+    const run = runs(program, args, { ...fake.env, FAKE_CUDA_KERNELS: kernels.file, FAKE_CUDA_ARCH: arch });
+    assert.equal(run.status, 0, `${arch}: ${run.stdout}${run.stderr}`);
+    assert.match(run.stdout, /^\d{2,} checks, 0 failed$/m);
+    for (const line of run.stdout.matchAll(/^TIME (.*)$/gm)) t.diagnostic(`${arch}: ${line[1]}`);
+  }
+}
+
+async function packed(input: CanonicalCheckpoint, name: string): Promise<string> {
+  const output = path.join(work, name);
+  await packCheckpoint({ input, target: 'tilus', output, runtime: createRuntime(1) });
+  input.close();
+  return output;
 }
 
 test('the contract of experts as far as it needs neither device nor files, and products of codes', { skip }, () => {
-  const run = runs([]);
+  const run = runs('experts', []);
   assert.equal(run.status, 0, run.stdout + run.stderr);
   assert.match(run.stdout, /^33 checks, 0 failed$/m);
 });
@@ -54,27 +81,12 @@ for (const [name, parts] of [
   ['gate and up', 2],
 ] as const)
   test(`experts of an artifact: ${name}`, { skip }, async (t) => {
-    const dir = path.join(work, `artifact-${parts}`);
-    const input = await expertModules(work, `w${parts}`, parts);
-    await packCheckpoint({ input, target: 'tilus', output: dir, runtime: createRuntime(1) });
-    input.close();
-    const cpu = runs(['cpu', dir, '6', `${parts}`]);
+    const dir = await packed(await expertModules(work, `w${parts}`, parts), `artifact-${parts}`);
+    const cpu = runs('experts', ['cpu', dir, '6', `${parts}`]);
     assert.equal(cpu.status, 0, cpu.stdout + cpu.stderr);
-    const kernels = ['t2', 't8', 'h2', 'h8', 'm8_o', 'm16_g'].map((cut) => `lpq_experts_int4_f16_${cut}`);
-    const fake = fakeCuda([...kernels, ...['t1', 's1', 'x1'].map((cut) => `lpq_gemm_int4_f16_${cut}`)], {
-      hopper: true,
-    });
-    if (typeof fake === 'string') return t.skip(fake);
-    try {
-      const simulated = fake.simulated('experts');
-      if (typeof simulated === 'string') return t.skip(simulated);
-      for (const arch of ['80', '90']) {
-        const env = { ...fake.env, FAKE_CUDA_KERNELS: simulated.file, FAKE_CUDA_ARCH: arch };
-        const run = runs(['gpu', dir, '6', `${parts}`], env);
-        assert.equal(run.status, 0, `${arch}: ${run.stdout}${run.stderr}`);
-        assert.match(run.stdout, /^\d{2,} checks, 0 failed$/m);
-      }
-    } finally {
-      fake.remove();
-    }
+    simulated(t, 'experts', ['gpu', dir, '6', `${parts}`]);
   });
+
+test('a whole mixture: rows grouped, products, the gate, sums of tokens', { skip }, async (t) => {
+  simulated(t, 'mixture', [await packed(await mixtureModules(work, 'mixed'), 'mixture-packed'), '6']);
+});

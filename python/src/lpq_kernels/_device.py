@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from collections.abc import Callable
 from ctypes import byref, c_char_p, c_int, c_int64, c_size_t, c_void_p
 from dataclasses import dataclass, replace
 
@@ -146,14 +147,30 @@ def _drop(address: int, handle: int) -> None:
 
 
 def _reserve(weight: Weight, key: tuple[object, ...], places: int) -> None:
-    if _sizes.get(key, 0) >= _tokens * places:
+    rows = _tokens * places
+
+    def needed() -> int:
+        size = c_size_t()
+        check(library.lpq_gemm_workspace(weight.handle, 1, rows, byref(size)))
+        return size.value
+
+    make_room(weight.device, key, rows, needed)
+
+
+def make_room(device: torch.device, key: tuple[object, ...], rows: int, needed: Callable[[], int]) -> None:
+    """Sees to workspaces of a device for so many rows of what `key` stands for, which `needed` says the bytes of."""
+    if _sizes.get(key, 0) >= rows:
         return
-    size = c_size_t()
-    check(library.lpq_gemm_workspace(weight.handle, 1, _tokens * places, byref(size)))
-    _sizes[key] = _tokens * places
-    told = _functions().lpq_torch_reserve(context(weight.device), weight.device.type == "cuda", _index(weight.device), size.value, STREAMS)
+    size = needed()
+    _sizes[key] = rows
+    told = _functions().lpq_torch_reserve(context(device), device.type == "cuda", _index(device), size, STREAMS)
     if told is not None:
         raise Error("LPQ_ERROR_WORKSPACE", told.decode())
+
+
+def tokens_reserved() -> int:
+    """How many tokens workspaces are made for."""
+    return _tokens
 
 
 def reserve(tokens: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from ctypes import byref, c_size_t
 from dataclasses import replace
 
 import torch
@@ -10,7 +11,7 @@ import torch
 from . import _device, _tilus
 from ._ctypes import ACTIVATIONS
 from ._device import Pieces, Weight
-from ._library import Error
+from ._library import Error, MixtureDesc, check, library, sized
 
 
 def _facts(of: Weight, pieces: Pieces) -> dict[str, object]:
@@ -67,11 +68,27 @@ def stacked(
 ) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor], Sequence[torch.Tensor]]:
     """What experts() takes of experts with these blocks: one block of gate and up, and one of down, where experts are alike; else the same."""
     try:
-        return [stack(list(zip(gate, up, strict=True)), places)], [], [stack([[block] for block in down], places)]
+        both, lowers = stack(list(zip(gate, up, strict=True))), stack([[block] for block in down])
     except Error as error:
         if error.name != "LPQ_ERROR_UNSUPPORTED":
             raise
         return gate, up, down
+    _reserve(both, lowers, places)
+    return [both], [], [lowers]
+
+
+def _reserve(both: torch.Tensor, down: torch.Tensor, places: int) -> None:
+    """Room for mixtures of these blocks, in CUDA graphs, too."""
+    opens, lowers, tokens = _device.of(both), _device.of(down), _device.tokens_reserved()
+
+    def needed() -> int:
+        desc, size = sized(MixtureDesc), c_size_t()
+        desc.gate_up, desc.down, desc.places, desc.some_none = opens.handle, lowers.handle, places, 1
+        check(library.lpq_mixture_sizes(byref(desc), tokens, None, byref(size)))
+        return size.value
+
+    key = ("mixture", opens.device, opens.dtype, opens.n, opens.k, lowers.n, opens.group, lowers.group, opens.bits, lowers.bits, opens.experts, places)
+    _device.make_room(opens.device, key, tokens, needed)
 
 
 def experts(
@@ -92,21 +109,11 @@ def experts(
 
 
 def _grouped(x: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor, both: torch.Tensor, down: torch.Tensor, activation: str) -> torch.Tensor:
-    """Rows sorted by expert, a launch for gate and up, one for down, and each token's rows added up in the order of its ids."""
-    opens, lowers = _device.of(both), _device.of(down)
-    count, inner, tokens, places = opens.experts, lowers.k, ids.shape[0], ids.shape[1]
-    none = (ids < 0) | (ids >= count)
-    # Rows of no expert stand behind those of the last.
-    chosen, order = torch.sort(torch.where(none, count, ids).flatten(), stable=True)
-    offsets = torch.searchsorted(chosen, torch.arange(count + 1, dtype=chosen.dtype, device=x.device), out_int32=True)
-    multiply = torch.ops.lpq_kernels.experts_linear_on_device
-    made = multiply(x.index_select(0, order // places), offsets, both, opens.n, opens.k)
-    opened, raised = made[:, :inner].float(), made[:, opens.n - inner :].float()
-    lowered = multiply((ACTIVATIONS[activation](opened) * raised).to(x.dtype), offsets, down, lowers.n, inner)
-    back = torch.empty_like(order).scatter_(0, order, torch.arange(order.numel(), device=x.device))
-    rows = lowered.index_select(0, back).view(tokens, places, lowers.n).float()
-    # What stands in rows of no expert is anything, NaN as well.
-    return (torch.where(none[..., None], 0, rows) * weights[..., None].float()).sum(1).to(x.dtype)
+    """One call of the library, which groups rows by expert, multiplies, and adds up each token's in ascending order of experts."""
+    # What is no expert becomes their number, which is none.
+    chosen = (ids.to(torch.int32) & 0x7FFFFFFF).clamp_(max=_device.of(both).experts)
+    made: torch.Tensor = torch.ops.lpq_kernels.mixture_on_device(x, weights.float(), chosen, both, down, list(ACTIVATIONS).index(activation))
+    return made
 
 
 def _each(

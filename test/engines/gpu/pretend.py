@@ -52,4 +52,4 @@ if __name__ == "__main__":
         json.dump({"device": "cpu", "cells": cells}, file)
         file.flush()
         work.main(file.name)
-    print("@@grouped", ctypes.c_int.in_dll(library, "stub_grouped").value)
+    print("@@grouped", ctypes.c_int.in_dll(library, "stub_mixtures").value)
