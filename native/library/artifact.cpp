@@ -245,8 +245,6 @@ void give_module(const Module& m, lpq_module_info* to) {
   hand_out(info, to, "info");
 }
 
-size_t placed(size_t bytes) { return (bytes + kPlace - 1) / kPlace * kPlace; }
-
 // Bytes of a bias: comet's is f32.
 size_t bias_bytes(const Module& m) {
   return m.bias ? static_cast<size_t>(m.n) * (m.layout == LPQ_LAYOUT_COMET ? 4 : 2) : 0;
@@ -256,33 +254,6 @@ size_t module_bytes(const Module& m) {
   size_t bytes = m.bias ? placed(bias_bytes(m)) : 0;
   for (const StoredTensor* tensor : m.tensors) bytes += placed(tensor->bytes);
   return bytes;
-}
-
-// A bias in the type that its kernel adds, from what the artifact carries.
-std::vector<std::byte> bias_of(const Module& m, int activations) {
-  const StoredTensor& bias = *m.bias;
-  const int dtype = bias.dtype;
-  if (bias.shape != std::vector<int64_t>{m.n} || (dtype != LPQ_F16 && dtype != LPQ_BF16 && dtype != LPQ_F32))
-    throw Failure("LPQ_ARTIFACT",
-                  "tensor '" + bias.name + "' is no bias of " + std::to_string(m.n) + " numbers in f16, bf16 or f32");
-  std::vector<std::byte> out(bias_bytes(m));
-  for (size_t i = 0; i < static_cast<size_t>(m.n); ++i) {
-    float value = 0;
-    if (dtype == LPQ_F32) {
-      std::memcpy(&value, bias.data + 4 * i, 4);
-    } else {
-      uint16_t half = 0;
-      std::memcpy(&half, bias.data + 2 * i, 2);
-      value = dtype == LPQ_F16 ? f16_to_f32(half) : bf16_to_f32(half);
-    }
-    if (m.layout == LPQ_LAYOUT_COMET) {
-      std::memcpy(&out[4 * i], &value, 4);
-    } else {
-      const uint16_t half = activations == LPQ_F16 ? f32_to_f16(value) : f32_to_bf16(value);
-      std::memcpy(&out[2 * i], &half, 2);
-    }
-  }
-  return out;
 }
 
 // How many blocks of 128 columns have activations of 8 bits; that each block is numbered among those of its precision.
@@ -326,6 +297,32 @@ void require_shape(const StoredTensor& stored, const Tensor& wanted) {
 }
 
 }  // namespace
+
+std::vector<std::byte> module_bias(const Module& m, int activations) {
+  const StoredTensor& bias = *m.bias;
+  const int dtype = bias.dtype;
+  if (bias.shape != std::vector<int64_t>{m.n} || (dtype != LPQ_F16 && dtype != LPQ_BF16 && dtype != LPQ_F32))
+    throw Failure("LPQ_ARTIFACT",
+                  "tensor '" + bias.name + "' is no bias of " + std::to_string(m.n) + " numbers in f16, bf16 or f32");
+  std::vector<std::byte> out(bias_bytes(m));
+  for (size_t i = 0; i < static_cast<size_t>(m.n); ++i) {
+    float value = 0;
+    if (dtype == LPQ_F32) {
+      std::memcpy(&value, bias.data + 4 * i, 4);
+    } else {
+      uint16_t half = 0;
+      std::memcpy(&half, bias.data + 2 * i, 2);
+      value = dtype == LPQ_F16 ? f16_to_f32(half) : bf16_to_f32(half);
+    }
+    if (m.layout == LPQ_LAYOUT_COMET) {
+      std::memcpy(&out[4 * i], &value, 4);
+    } else {
+      const uint16_t half = activations == LPQ_F16 ? f32_to_f16(value) : f32_to_bf16(value);
+      std::memcpy(&out[2 * i], &half, 2);
+    }
+  }
+  return out;
+}
 
 Parts parts_of(const Module& m) {
   Parts parts;
@@ -476,7 +473,7 @@ lpq_status lpq_module_upload(lpq_context* context, const lpq_artifact* artifact,
     for (const StoredTensor* tensor : m.tensors) copy(places.at(tensor->name), tensor->data, tensor->bytes);
     std::vector<std::byte> bias;
     if (m.bias) {
-      bias = bias_of(m, activations);
+      bias = module_bias(m, activations);
       copy(to, bias.data(), bias.size());
     }
     cuda::check(cuda::driver().stream_wait(on), "copying a weight to the device");

@@ -44,8 +44,12 @@ lpq_weight_desc describe(const Module& m, int activations, const Parts& parts,
 // Throws Failure("LPQ_ARTIFACT") unless the files hold as many bytes as product_call's tensors have.
 void require_shapes(const Parts& parts, const Call& call);
 
-// Bytes on a device from one tensor to the next.
+// A module's bias in the type that its kernel adds: f32 for comet, else `activations`. Throws Failure("LPQ_ARTIFACT").
+std::vector<std::byte> module_bias(const Module& m, int activations);
+
+// Bytes on a device from one tensor to the next, of one that has so many.
 constexpr size_t kPlace = 256;
+constexpr size_t placed(size_t bytes) { return (bytes + kPlace - 1) / kPlace * kPlace; }
 
 }  // namespace lpq::library
 

@@ -55,17 +55,33 @@ DType half_type(int dtype, const char* name) {
   return dtype == LPQ_F16 ? DType::f16 : DType::bf16;
 }
 
-void require_address(const void* address, const char* name, uintptr_t unit = 16) {
-  if (address == nullptr) argument(false, std::string(name) + " is NULL");
-  if (reinterpret_cast<uintptr_t>(address) % unit != 0)
-    argument(false, std::string(name) + " does not start at a multiple of " + std::to_string(unit) + " bytes");
-}
+// A call of a product in a workspace.
+struct Work {
+  int64_t m;
+  const void *x, *offsets;
+  void *y, *workspace;
+  size_t bytes;
+  void* stream;
+  unsigned flags;
+};
 
-Choice choice_of(const lpq_weight& weight, int64_t m) {
-  if (weight.layer) return choose_layer(*weight.layer, m, weight.context->facts, weight.context->kernels.get());
-  ops::GemmProduct product = weight.product;
-  product.m = m;
-  return choose_kernel(weight.context->facts, weight.context->kernels.get(), product, &weight.context->tuning);
+void launch(const lpq_weight& weight, const Work& work) {
+  argument((work.flags & ~LPQ_GEMM_SETTLED) == 0, "there is no such flag");
+  argument(work.m >= 0 && work.m < ops::kMostRows, "M is negative, or 2^31 or more");
+  if (work.m == 0) return;
+  require_address(work.x, "x");
+  require_address(work.y, "y");
+  require_address(work.workspace, "workspace", 512);
+  if (work.bytes < kHostedHead) throw Failure("LPQ_WORKSPACE", "the workspace is too small: ask lpq_gemm_workspace()");
+  lpq_context* context = weight.context;
+  const Current current(context);
+  Hosted hosted(context->facts, *context->kernels, static_cast<CUstream>(work.stream), context,
+                static_cast<std::byte*>(work.workspace), work.bytes, (work.flags & LPQ_GEMM_SETTLED) != 0);
+  hosted.exec().tune(&context->tuning);
+  if (weight.layer) return run_layer(*weight.layer, work.m, work.x, work.y, hosted.exec());
+  hosted.exec().share(&weight.plans);
+  Call call = product_of_rows(weight, work.m, work.x, work.offsets, work.y);
+  weight.op(call, hosted.exec());
 }
 
 std::string choice_text(const Choice& choice) {
@@ -97,6 +113,34 @@ Current::Current(const lpq_context* context) {
 
 Current::~Current() {
   if (changed_) driver().context_set(before_);
+}
+
+void require_address(const void* address, const char* name, uintptr_t unit) {
+  if (address == nullptr) argument(false, std::string(name) + " is NULL");
+  if (reinterpret_cast<uintptr_t>(address) % unit != 0)
+    argument(false, std::string(name) + " does not start at a multiple of " + std::to_string(unit) + " bytes");
+}
+
+bool grouped(const lpq_weight& weight) { return weight.product.layout == "tilus" && weight.product.experts != 0; }
+
+Choice choice_of(const lpq_weight& weight, int64_t m) {
+  if (weight.layer) return choose_layer(*weight.layer, m, weight.context->facts, weight.context->kernels.get());
+  ops::GemmProduct product = weight.product;
+  product.m = m;
+  return choose_kernel(weight.context->facts, weight.context->kernels.get(), product, &weight.context->tuning);
+}
+
+Call product_of_rows(const lpq_weight& weight, int64_t m, const void* x, const void* offsets, void* y) {
+  Call call = weight.call;
+  const lpq_context* context = weight.context;
+  const auto place = [&](Tensor& tensor, const void* address, int64_t rows) {
+    tensor.shape[0] = rows;
+    tensor = tensor_at(address, 0, tensor.dtype, tensor.shape, context->facts.ordinal, context);
+  };
+  place(call.in[0], x, m);
+  if (offsets) place(call.in[1], offsets, weight.product.experts + 1);
+  place(call.out[0], y, m);
+  return call;
 }
 
 ops::GemmProduct product_of(const lpq_weight_desc& d) {
@@ -132,7 +176,7 @@ ops::GemmProduct product_of(const lpq_weight_desc& d) {
   p.zero = d.zero;
   p.bias = d.bias != nullptr;
   p.permutation = d.permutation != nullptr;
-  p.experts = d.experts != 0;
+  p.experts = d.experts;
   return p;
 }
 
@@ -273,8 +317,9 @@ lpq_status lpq_workspace_check(lpq_context* context, void* workspace, void* stre
     if (word == 0) return;
     check(driver().fill_bytes(reinterpret_cast<CUdeviceptr>(workspace), 0, sizeof word, on), "clearing the workspace");
     throw Failure("LPQ_NATIVE_ARGUMENT",
-                  "a call met bad data: a permutation that names a column which x does not have, a cache with a page, "
-                  "length or tail that is none, or NaN or "
+                  "a call met bad data: offsets of experts that do not ascend inside x, an id of no expert, a "
+                  "permutation that names a column "
+                  "which x does not have, a cache with a page, length or tail that is none, or NaN or "
                   "infinity where numbers become codes");
   });
 }
@@ -283,28 +328,18 @@ lpq_status lpq_gemm(const lpq_weight* weight, int64_t m, const void* x, void* y,
                     void* stream, unsigned flags) {
   return guarded([&] {
     argument(weight != nullptr, "weight is NULL");
-    argument((flags & ~LPQ_GEMM_SETTLED) == 0, "there is no such flag");
-    argument(m >= 0 && m < (int64_t{1} << 31) - 1024, "M is negative, or 2^31 or more");
-    if (m == 0) return;
-    require_address(x, "x");
-    require_address(y, "y");
-    require_address(workspace, "workspace", 512);
-    if (bytes < kHostedHead) throw Failure("LPQ_WORKSPACE", "the workspace is too small: ask lpq_gemm_workspace()");
-    lpq_context* context = weight->context;
-    const Current current(context);
-    Hosted hosted(context->facts, *context->kernels, static_cast<CUstream>(stream), context,
-                  static_cast<std::byte*>(workspace), bytes, (flags & LPQ_GEMM_SETTLED) != 0);
-    hosted.exec().tune(&context->tuning);
-    if (weight->layer) return run_layer(*weight->layer, m, x, y, hosted.exec());
-    hosted.exec().share(&weight->plans);
-    Call call = weight->call;
-    const auto place = [&](Tensor& tensor, const void* address) {
-      tensor.shape[0] = m;
-      tensor = tensor_at(address, 0, tensor.dtype, tensor.shape, context->facts.ordinal, context);
-    };
-    place(call.in[0], x);
-    place(call.out[0], y);
-    weight->op(call, hosted.exec());
+    argument(!grouped(*weight), "the weight is of experts, whose rows lpq_gemm_experts() takes");
+    launch(*weight, {m, x, nullptr, y, workspace, bytes, stream, flags});
+  });
+}
+
+lpq_status lpq_gemm_experts(const lpq_weight* weight, int64_t m, const void* x, const int32_t* offsets, void* y,
+                            void* workspace, size_t bytes, void* stream, unsigned flags) {
+  return guarded([&] {
+    argument(weight != nullptr, "weight is NULL");
+    argument(grouped(*weight), "the weight is not of experts: lpq_gemm() multiplies by it");
+    if (m != 0) require_address(offsets, "offsets", 4);
+    launch(*weight, {m, x, offsets, y, workspace, bytes, stream, flags});
   });
 }
 

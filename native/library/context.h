@@ -42,6 +42,16 @@ class Current {
   bool changed_ = false;
 };
 
+// Throws Failure("LPQ_NATIVE_ARGUMENT") for an address that is NULL, or no multiple of `unit`.
+void require_address(const void* address, const char* name, uintptr_t unit = 16);
+
+// Whether it is of experts whose rows stand together: experts are rows of calls, not a form of its bytes.
+bool grouped(const lpq_weight& weight);
+// What a product of M rows launches.
+cuda::Choice choice_of(const lpq_weight& weight, int64_t m);
+// The call of a product of M rows, of experts where there are `offsets`.
+Call product_of_rows(const lpq_weight& weight, int64_t m, const void* x, const void* offsets, void* y);
+
 ops::GemmProduct product_of(const lpq_weight_desc& desc);
 std::unique_ptr<lpq_weight> make_weight(lpq_context* context, const lpq_weight_desc& desc);
 

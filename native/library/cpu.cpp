@@ -10,9 +10,11 @@
 #include "cuda/gemm/chooser.h"
 #include "library/artifact.h"
 #include "library/context.h"
+#include "library/experts.h"
 #include "library/status.h"
 #include "library/threads.h"
 #include "lpq/half.h"
+#include "ops/gemm_experts.h"
 
 namespace lpq::library {
 namespace {
@@ -253,6 +255,88 @@ class Opened {
   std::unique_ptr<Elements> joined_;
 };
 
+// Modules whose outputs stand below one another, each from a multiple of 32 on; outputs between are 0. They must
+// outlive it.
+class Below : public Elements {
+ public:
+  Below(const std::vector<std::unique_ptr<Opened>>& parts, const ExpertModules& of, int64_t expert) : parts_(parts) {
+    const Elements& first = parts[0]->elements();
+    type = first.type, n = of.rows(), k = first.k, group_size = first.group_size, groups = first.groups;
+    grouped_zeros = first.grouped_zeros, constant = first.constant, permutation = first.permutation;
+    each_ = of.rows_a_part();
+    for (size_t p = 1; p < parts.size(); ++p) {
+      const Elements& e = parts[p]->elements();
+      const Module &a = of.at(expert, 0), &b = of.at(expert, static_cast<int64_t>(p));
+      if (a.type != b.type) differ(a, b, "their types");
+      if (e.groups != groups || e.group_size != group_size) differ(a, b, "their groups");
+      if (e.grouped_zeros != grouped_zeros || e.constant != constant) differ(a, b, "their zero points");
+      if (!same_order(e)) differ(a, b, "the order of their columns");
+      if ((a.bias != nullptr) != (b.bias != nullptr)) differ(a, b, "their biases");
+    }
+  }
+  void codes(int64_t row_n, uint8_t* row) const override {
+    if (const Elements* part = at(row_n)) part->codes(row_n % each_, row);
+    else std::fill_n(row, k, uint8_t{0});
+  }
+  float scale(int64_t row_n, int64_t g) const override { return of(row_n, g, &Elements::scale); }
+  float zero(int64_t row_n, int64_t g) const override { return of(row_n, g, &Elements::zero); }
+  float shift(int64_t row_n, int64_t g) const override { return of(row_n, g, &Elements::shift); }
+  std::vector<float> biases() const {
+    std::vector<float> all(static_cast<size_t>(n));
+    for (size_t p = 0; p < parts_.size(); ++p)
+      std::copy(parts_[p]->bias.begin(), parts_[p]->bias.end(), all.begin() + static_cast<int64_t>(p) * each_);
+    return all;
+  }
+
+ private:
+  bool same_order(const Elements& e) const {
+    return (e.permutation != nullptr) == (permutation != nullptr) &&
+           (!permutation || std::memcmp(e.permutation->raw(), permutation->raw(), permutation->bytes()) == 0);
+  }
+  // Null between the parts.
+  const Elements* at(int64_t row_n) const {
+    const Elements& part = parts_[static_cast<size_t>(row_n / each_)]->elements();
+    return row_n % each_ < part.n ? &part : nullptr;
+  }
+  float of(int64_t row_n, int64_t g, float (Elements::*side)(int64_t, int64_t) const) const {
+    const Elements* part = at(row_n);
+    return part ? (part->*side)(row_n % each_, g) : 0;
+  }
+  const std::vector<std::unique_ptr<Opened>>& parts_;
+  int64_t each_ = 0;
+};
+
+// Calls `use` with the form of each expert, its elements and its bias.
+template <class Use>
+void each_expert(const lpq_artifact* artifact, const lpq_experts_desc* desc, const Use& use) {
+  const ExpertModules of = expert_modules(artifact, desc);
+  for (int64_t e = 0; e < of.experts; ++e) {
+    std::vector<std::unique_ptr<Opened>> parts;
+    for (int64_t p = 0; p < of.parts; ++p) parts.push_back(std::make_unique<Opened>(of.at(e, p)));
+    const Below elements(parts, of, e);
+    use(form_with(elements, of.at(e, 0).bias != nullptr), elements);
+  }
+}
+
+// Experts of one N and K, one after the other; where each begins. Throws Failure("LPQ_NATIVE_ARGUMENT").
+std::vector<const packed::Form*> opened_experts(const void* block, size_t bytes, int64_t experts) {
+  ops::GemmExperts::checked_experts(experts);
+  std::vector<const packed::Form*> forms;
+  const auto* at = static_cast<const std::byte*>(block);
+  for (int64_t e = 0; e < experts; ++e) {
+    const std::string of = "the block of expert " + std::to_string(e);
+    argument(bytes > 0, of + " is missing: the memory ends before it");
+    const packed::Form& form = packed::opened(at, bytes);
+    if (e > 0 && (form.n != forms[0]->n || form.k != forms[0]->k))
+      argument(false, of + " is [" + std::to_string(form.n) + ", " + std::to_string(form.k) +
+                          "], and that of expert 0 [" + std::to_string(forms[0]->n) + ", " +
+                          std::to_string(forms[0]->k) + "]");
+    forms.push_back(&form);
+    at += form.bytes, bytes -= static_cast<size_t>(form.bytes);
+  }
+  return forms;
+}
+
 }  // namespace
 }  // namespace lpq::library
 
@@ -341,6 +425,48 @@ lpq_status lpq_cpu_gemm(const void* block, size_t bytes, int64_t m, int type, co
     argument(m >= 0 && m < ops::kMostRows, "M is negative, or 2^31 or more");
     argument(m == 0 || (x != nullptr && y != nullptr), "x or y is NULL");
     packed::multiply(form, m, float_type(type), x, y, Threads(threads).pool());
+  });
+}
+
+lpq_status lpq_cpu_experts_bytes(const lpq_artifact* artifact, const lpq_experts_desc* desc, size_t* bytes) {
+  return guarded([&] {
+    argument(bytes != nullptr, "bytes is NULL");
+    *bytes = 0;
+    each_expert(artifact, desc,
+                [&](const packed::Form& form, const Below&) { *bytes += static_cast<size_t>(form.bytes); });
+  });
+}
+
+lpq_status lpq_cpu_experts_pack(const lpq_artifact* artifact, const lpq_experts_desc* desc, void* block, size_t bytes,
+                                int threads) {
+  return guarded([&] {
+    auto* to = static_cast<std::byte*>(block);
+    Threads with(threads);
+    each_expert(artifact, desc, [&](const packed::Form& form, const Below& elements) {
+      require_block(form, to, bytes);
+      packed::pack(form, elements, elements.biases().data(), to, with.pool());
+      to += form.bytes, bytes -= static_cast<size_t>(form.bytes);
+    });
+  });
+}
+
+lpq_status lpq_cpu_gemm_experts(const void* block, size_t bytes, int64_t experts, int64_t m, int type, const void* x,
+                                const int32_t* offsets, void* y, int threads) {
+  return guarded([&] {
+    const std::vector<const packed::Form*> forms = opened_experts(block, bytes, experts);
+    argument(m >= 0 && m < ops::kMostRows, "M is negative, or 2^31 or more");
+    argument(offsets != nullptr, "offsets is NULL");
+    argument(m == 0 || (x != nullptr && y != nullptr), "x or y is NULL");
+    ops::GemmExperts::require_offsets(offsets, experts, m);
+    const DType dtype = float_type(type);
+    Threads with(threads);
+    for (int64_t e = 0; e < experts; ++e) {
+      const packed::Form& form = *forms[static_cast<size_t>(e)];
+      const auto size = static_cast<int64_t>(dtype_bytes(dtype));
+      const int64_t first = offsets[e];
+      packed::multiply(form, offsets[e + 1] - first, dtype, static_cast<const std::byte*>(x) + first * form.k * size,
+                       static_cast<std::byte*>(y) + first * form.n * size, with.pool());
+    }
   });
 }
 

@@ -25,7 +25,7 @@ Layer make_layer(const lpq_weight_desc& d, int ordinal, const void* owner) {
   ops::require_gemm_sizes(1, d.n, d.k);
   argument(d.zero_type == LPQ_NONE, "comet has no zero points");
   argument(d.activations == LPQ_F16 || d.activations == LPQ_BF16, "activations is neither LPQ_F16 nor LPQ_BF16");
-  argument(d.experts == 0, "only turbomind has a form for experts");
+  argument(d.experts == 0, "only tilus and turbomind have a form for experts");
   argument(d.type != nullptr && std::string(d.type) == "i4", "comet has i4 codes");
   argument(d.group == 128 && d.k % 128 == 0, "comet has groups of 128, and K of whole ones");
   argument(d.scale_type == LPQ_F32, "comet's scales are f32");

@@ -146,7 +146,8 @@ typedef struct lpq_weight_desc {
   double zero;                /* tilus without zeros: the constant. W = (code - zero) * scale */
   const int32_t* permutation; /* marlin, comet: [K], the column of x of each stored row; or NULL */
   const void* bias;           /* [N], or NULL */
-  int experts;                /* turbomind: stored along K first */
+  int experts;                /* tilus: so many (to 4096), each tensor of all of them, one expert after the other, for
+                                 lpq_gemm_experts(); 0: none. turbomind: not 0: stored along K first */
   const void* metadata;       /* sparse_marlin: i16 [K'/32, 2N'], where the stored weights stand */
   const uint8_t* block_bits;  /* comet, each [K/128], what blocks of 128 columns of x become: 4 or 8 bits a code, */
   const float* block_clip;    /*   the share of a token's largest magnitude in the block that codes reach, */
@@ -168,11 +169,21 @@ LPQ_API lpq_status lpq_gemm_workspace(const lpq_weight* weight, int64_t first, i
 /* Zeroes what must be zero before the first call, on the stream. */
 LPQ_API lpq_status lpq_workspace_init(lpq_context* context, void* workspace, size_t bytes, void* stream);
 /* Waits for the stream, and fails with LPQ_ERROR_ARGUMENT if a call since the last check met bad data: a permutation
-   that names a column which x does not have; in W4Ax also NaN or infinity in x, or block_bits and blocks that
-   contradict each other; a cache that breaks its contract. */
+   that names a column which x does not have; offsets of experts that do not ascend inside x, an id of no expert; in
+   W4Ax also NaN or infinity in x, or block_bits and blocks that contradict each other; a cache that breaks its
+   contract. */
 LPQ_API lpq_status lpq_workspace_check(lpq_context* context, void* workspace, void* stream);
 LPQ_API lpq_status lpq_gemm(const lpq_weight* weight, int64_t m, const void* x, void* y, void* workspace, size_t bytes,
                             void* stream, unsigned flags);
+
+/* Rows of x sorted by expert, each times the weight of its expert, in one launch: y[m] = x[m] W_e^T + bias_e for
+   offsets[e] <= m < offsets[e + 1]. `weight` is of experts. `offsets`, [experts + 1] on the device, are 0 or more,
+   ascend, and are at most M; the operation before may write them. Rows of y that no expert has stay as they are.
+   Offsets that break this: nothing is multiplied, and lpq_workspace_check() tells. Else as lpq_gemm(), which refuses
+   such weights; lpq_gemm_workspace() and lpq_gemm_explain() take them, with M = the rows of all experts. The same
+   offsets give the same bytes. */
+LPQ_API lpq_status lpq_gemm_experts(const lpq_weight* weight, int64_t m, const void* x, const int32_t* offsets, void* y,
+                                    void* workspace, size_t bytes, void* stream, unsigned flags);
 
 /* Which kernels a product of M tokens runs and why, a line each, ended by a zero; cut to `size` bytes. *needed: all of
  * it. */
@@ -310,6 +321,45 @@ LPQ_API lpq_status lpq_module_bytes(const lpq_artifact* artifact, const char* mo
 LPQ_API lpq_status lpq_module_upload(lpq_context* context, const lpq_artifact* artifact, const char* module,
                                      int activations, void* memory, size_t bytes, void* stream, lpq_weight** weight);
 
+/* The experts of a projection, each a module, or several whose outputs stand below one another (gate, up). */
+typedef struct lpq_experts_desc {
+  size_t size;
+  int64_t experts;            /* 1 to 4096 */
+  int64_t parts;              /* modules of an expert, all [N, K]; 0: 1. Output n of part p is column
+                                 p * (N rounded up to 32) + n of y, which ends with that of the last part */
+  const char* const* modules; /* [experts, parts] */
+} lpq_experts_desc;
+
+/* As of a module, for lpq_gemm_experts(). On a device all modules are of layout tilus and of one type, group and kind
+   of zero points and biases; else LPQ_ERROR_UNSUPPORTED, with the names of two that differ. */
+LPQ_API lpq_status lpq_experts_bytes(const lpq_artifact* artifact, const lpq_experts_desc* desc, size_t* bytes);
+LPQ_API lpq_status lpq_experts_upload(lpq_context* context, const lpq_artifact* artifact, const lpq_experts_desc* desc,
+                                      int activations, void* memory, size_t bytes, void* stream, lpq_weight** weight);
+
+/* A whole mixture of experts: y[t] = sum over j < places of weights[t, j] down(act(gate(x[t])) * up(x[t])) of expert
+   ids[t, j]. On the stream rows are grouped by expert, multiplied, gated, multiplied and added up, expert by expert; no
+   call waits, whatever the ids, so a graph may record it. */
+typedef enum lpq_activation { LPQ_SILU = 0, LPQ_GELU = 1, LPQ_GELU_TANH = 2 } lpq_activation;
+
+typedef struct lpq_mixture_desc {
+  size_t size;
+  const lpq_weight* gate_up; /* of experts: gate and up below one another, as lpq_experts_desc has them */
+  const lpq_weight* down;    /* of as many experts, with as many inputs as gate has outputs */
+  int activation;            /* lpq_activation */
+  int64_t places;            /* experts of a token, 1 to 1024 */
+  int some_none;             /* not 0: an id that is the number of experts is of none, and adds nothing */
+} lpq_mixture_desc;
+
+/* Bytes of memory that a call of so many tokens needs besides, and of a workspace for 1 to so many; either may be NULL.
+   For the workspace every number of tokens is tried. */
+LPQ_API lpq_status lpq_mixture_sizes(const lpq_mixture_desc* desc, int64_t tokens, size_t* scratch, size_t* workspace);
+/* x [tokens, K of gate_up] and y [tokens, N of down] as of the weights; ids i32 and weights f32 [tokens, places];
+   `scratch` at a multiple of 512, undefined before and after. What lies between the steps is of the type of x; sums of
+   tokens are f32. An id that is none: lpq_workspace_check() tells, and y is undefined. */
+LPQ_API lpq_status lpq_mixture(const lpq_mixture_desc* desc, int64_t tokens, const void* x, const int32_t* ids,
+                               const float* weights, void* y, void* scratch, size_t scratch_bytes, void* workspace,
+                               size_t bytes, void* stream, unsigned flags);
+
 /* ---- The same products on a processor ----
 
    No device is needed, and no context: AVX-512, AVX2 or plain C++, whichever the processor has, give the same bytes.
@@ -362,6 +412,15 @@ LPQ_API lpq_status lpq_cpu_block(const void* block, size_t bytes, lpq_cpu_info* 
    columns of a group, then scales, in ascending order. */
 LPQ_API lpq_status lpq_cpu_gemm(const void* block, size_t bytes, int64_t m, int type, const void* x, void* y,
                                 int threads);
+/* The experts of a projection are one block: those of all experts one after the other, as the calls above pack them, of
+   one N and K; types may differ from expert to expert, not among an expert's parts. */
+LPQ_API lpq_status lpq_cpu_experts_bytes(const lpq_artifact* artifact, const lpq_experts_desc* desc, size_t* bytes);
+LPQ_API lpq_status lpq_cpu_experts_pack(const lpq_artifact* artifact, const lpq_experts_desc* desc, void* block,
+                                        size_t bytes, int threads);
+/* lpq_gemm_experts() here: rows of y that no expert has stay as they are. Offsets that do not ascend inside x:
+   LPQ_ERROR_ARGUMENT, and nothing is multiplied. */
+LPQ_API lpq_status lpq_cpu_gemm_experts(const void* block, size_t bytes, int64_t experts, int64_t m, int type,
+                                        const void* x, const int32_t* offsets, void* y, int threads);
 /* y [count, K] = rows of W, as an embedding reads them; `type` of y. */
 LPQ_API lpq_status lpq_cpu_rows(const void* block, size_t bytes, int64_t count, const int64_t* rows, int type, void* y,
                                 int threads);

@@ -50,7 +50,8 @@ struct GemmProduct {
   DType x = f16, scales = f16;
   std::optional<DType> zeros;  // of groups: u8 or f16 (tilus), i32 (marlin)
   double zero = 0;             // tilus: the constant, where there are none of groups
-  bool bias = false, permutation = false, experts = false;
+  bool bias = false, permutation = false;
+  int64_t experts = 0;  // tilus: so many, one after the other (gemm_experts); turbomind: not 0: stored along K first
 };
 
 // The tensor of a call that has this name, as a description is turned into one.

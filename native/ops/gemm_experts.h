@@ -1,5 +1,7 @@
 // gemm_experts.
 #pragma once
+#include <string_view>
+
 #include "ops/gemm_packed.h"
 
 namespace lpq::ops {
@@ -37,14 +39,30 @@ struct GemmExperts : Arguments {
 
   explicit GemmExperts(const Call& call) : Arguments(call, "gemm_experts") {
     require_gemm_sizes(m, n, k);
-    require(experts >= 1 && experts <= kMostExperts,
-            "offsets is of " + std::to_string(experts) + " experts, not of 1 to " + std::to_string(kMostExperts));
     require(type.kind == QuantType::Kind::integer || (zero == 0 && !zeros), "floating-point types have no zero points");
     done();
   }
+  // The call of a product that is described, of p.experts. Throws Failure("LPQ_NATIVE_ARGUMENT").
+  static Call call(const GemmProduct& p, const Place& place) {
+    checked_experts(p.experts);
+    Call call = GemmPacked::call(p, [&](const char* name, DType dtype, Dims shape) {
+      const std::string_view of = name;
+      if (of != "x" && of != "y") shape.insert(shape.begin(), p.experts);
+      return place(name, dtype, std::move(shape));
+    });
+    call.in.insert(call.in.begin() + 1, place("offsets", i32, {p.experts + 1}));
+    return call;
+  }
+  // Of offsets that the host can read.
+  static void require_offsets(const int32_t* offsets, int64_t experts, int64_t m) {
+    for (int64_t e = 0; e <= experts; ++e)
+      if (offsets[e] < (e == 0 ? 0 : offsets[e - 1]) || offsets[e] > m)
+        throw Failure("LPQ_NATIVE_ARGUMENT", "offsets[" + std::to_string(e) + "] is " + std::to_string(offsets[e]) +
+                                                 ": they are to ascend from 0 or more to at most " + std::to_string(m));
+  }
   static int64_t checked_experts(int64_t count) {
     require(count >= 1 && count <= kMostExperts,
-            "offsets is of " + std::to_string(count) + " experts, not of 1 to " + std::to_string(kMostExperts));
+            "there are " + std::to_string(count) + " experts, not 1 to " + std::to_string(kMostExperts));
     return count;
   }
 };

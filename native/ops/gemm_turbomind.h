@@ -52,7 +52,7 @@ struct GemmTurbomind : GemmArguments {
     const QuantType type = type_named(p.type);
     const bool integers = type.kind == QuantType::Kind::integer;
     Params params = type_params(type);
-    params.set("experts", double(p.experts));
+    params.set("experts", double(p.experts != 0));
     return described_call(p, place,
                           {{"weights", i32, {n_pad * p.k * type.bits / 32}},
                            {"scales", p.scales, integers ? Dims{groups, n_pad, 2} : Dims{groups, n_pad}}},

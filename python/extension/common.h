@@ -56,6 +56,16 @@ inline std::vector<int64_t> shaped(const Tensor& like, int64_t last, bool more =
   return sizes;
 }
 
+/** Rows of all experts, and where those of each begin: what experts_linear takes of any device. */
+inline void require_sorted(const Tensor& x, const Tensor& offsets, int64_t experts) {
+  if (x.dim() != 2) fail("x has the shape " + list(x) + ", not [rows of all experts, K]");
+  if (offsets.scalar_type() != ScalarType::Int || offsets.dim() != 1 || !offsets.is_contiguous())
+    fail("offsets are no dense int32 of one dimension");
+  if (offsets.size(0) != experts + 1)
+    fail("offsets have the shape " + list(offsets) + ", and " + std::to_string(experts) + " experts have [" +
+         std::to_string(experts + 1) + "]");
+}
+
 /** Takes the functions of a device from a liblpq_kernels that dlopen gave; the name of one that it has not, or NULL. */
 const char* bind_device(void* library);
 

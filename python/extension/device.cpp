@@ -1,6 +1,7 @@
-// lpq_kernels::linear on a CUDA device: lpq_gemm on torch's current stream. A call allocates y and nothing else, and
-// never waits, so that CUDA graphs take it. A weight is found by its block's address, which _device.py adopts.
-// linear_on_device is the same product for tensors of any device, by which tests run it without one.
+// lpq_kernels::linear and experts_linear on a CUDA device: lpq_gemm and lpq_gemm_experts on torch's current stream. A
+// call allocates y and nothing else, and never waits, so that CUDA graphs take it. A weight is found by its block's
+// address, which _device.py adopts. linear_on_device and experts_linear_on_device are the same products for tensors of
+// any device, by which tests run them without one.
 #include <dlfcn.h>
 #include <torch/csrc/stable/library.h>
 
@@ -15,6 +16,9 @@ namespace {
 
 struct Functions {
   decltype(&lpq_gemm) gemm;
+  decltype(&lpq_gemm_experts) gemm_experts;
+  decltype(&lpq_mixture) mixture;
+  decltype(&lpq_mixture_sizes) mixture_sizes;
   decltype(&lpq_gemm_workspace) workspace;
   decltype(&lpq_workspace_init) init;
   decltype(&lpq_last_error) last_error;
@@ -24,7 +28,8 @@ struct Weight {
   const lpq_weight* weight;
   lpq_context* context;
   int64_t n, k;
-  int type;  // lpq_dtype of x and y
+  int type;         // lpq_dtype of x and y
+  int64_t experts;  // 0: a plain weight
 };
 
 /** A workspace, which belongs to a stream from its first call on: what runs at the same time must not share one. */
@@ -118,17 +123,17 @@ Room room_for(int64_t place, void* stream) {
 }
 
 /** A larger workspace for the stream; not while it is captured, whose memory would be the graph's. */
-Room grown(const Weight& weight, int64_t m, int32_t device_type, int32_t device, void* stream) {
+template <class Bytes>
+Room grown(lpq_context* context, int64_t m, int32_t device_type, int32_t device, void* stream, const Bytes& bytes_of) {
   if (capturing(stream))
     fail("a graph is captured, and a product of " + std::to_string(m) +
          " tokens needs a larger workspace: lpq_kernels.reserve() makes it before");
-  size_t bytes = 0;
-  check(kernels.workspace(weight.weight, m, m, &bytes));
+  const size_t bytes = bytes_of();
   const std::unique_lock lock(guard);
   const int64_t place = place_of(device_type, device);
   Workspace* now = workspace_of(place, stream);
   if (now != nullptr && now->bytes >= bytes) return {now->address, now->bytes};
-  Workspace larger = made(weight.context, device_type, device, bytes, stream);
+  Workspace larger = made(context, device_type, device, bytes, stream);
   larger.taken = true, larger.stream = stream;
   if (now == nullptr) return workspaces[place].push_back(larger), Room{larger.address, larger.bytes};
   outgrown.push_back(now->memory);
@@ -136,11 +141,36 @@ Room grown(const Weight& weight, int64_t m, int32_t device_type, int32_t device,
   return {larger.address, larger.bytes};
 }
 
-Tensor linear(const Tensor& x, const Tensor& block, int64_t n, int64_t k) {
-  const Weight weight = weight_of(block);
-  if (weight.n != n || weight.k != k) fail("the packed weight is " + pair(weight.n, weight.k) + ", not " + pair(n, k));
-  if (x.dim() == 0 || x.size(x.dim() - 1) != k)
-    fail("x has the shape " + list(x) + ", and the packed weight is " + pair(n, k));
+/** Where a tensor is, in AOTI's numbers. */
+struct Device {
+  int32_t type = 0, index = 0;
+
+  explicit Device(const Tensor& tensor) {
+    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(tensor.get(), &type));
+    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(tensor.get(), &index));
+  }
+  bool operator==(const Device&) const = default;
+};
+
+/** Calls multiply(room) with the stream's workspace, and once more with a larger one where that is too small. */
+template <class Bytes, class Multiply>
+void in_workspace(lpq_context* context, int64_t m, const Device& device, void* stream, const Bytes& bytes_of,
+                  const Multiply& multiply) {
+  const auto larger = [&] { return grown(context, m, device.type, device.index, stream, bytes_of); };
+  Room room = room_for(place_of(device.type, device.index), stream);
+  if (room.address == nullptr) room = larger();
+  lpq_status status = multiply(room);
+  if (status == LPQ_ERROR_WORKSPACE) room = larger(), status = multiply(room);
+  check(status);
+}
+
+/** Dense, and from a multiple of 16 bytes on: a slice may begin anywhere, and the kernels read 16 bytes at once. */
+Tensor readable(const Tensor& x) {
+  const Tensor rows = x.is_contiguous() ? x : torch::stable::contiguous(x);
+  return reinterpret_cast<uintptr_t>(rows.const_data_ptr()) % 16 == 0 ? rows : torch::stable::clone(rows);
+}
+
+void require_type(const Tensor& x, const Weight& weight) {
   const int type = kind(x.scalar_type(), "x");
   if (type != weight.type)
     fail(std::string("x is ") +
@@ -148,26 +178,88 @@ Tensor linear(const Tensor& x, const Tensor& block, int64_t n, int64_t k) {
           : type == LPQ_F16 ? "float16"
                             : "bfloat16") +
          ", and the weight was packed for " + (weight.type == LPQ_F16 ? "float16" : "bfloat16"));
-  int32_t device_type = 0, device = 0;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(x.get(), &device_type));
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(x.get(), &device));
-  // A slice may begin anywhere; the kernels read 16 bytes at once.
-  const Tensor rows = x.is_contiguous() ? x : torch::stable::contiguous(x);
-  const bool aligned = reinterpret_cast<uintptr_t>(rows.const_data_ptr()) % 16 == 0;
-  const Tensor from = aligned ? rows : torch::stable::clone(rows);
-  Tensor y = dense(shaped(x, n), x.scalar_type(), device_type, device);
+}
+
+/** A product by a weight, of experts where there are `offsets`. */
+Tensor product(const Tensor& x, const int32_t* offsets, const Weight& weight, int64_t n, int64_t k) {
+  if (weight.n != n || weight.k != k) fail("the packed weight is " + pair(weight.n, weight.k) + ", not " + pair(n, k));
+  if (x.dim() == 0 || x.size(x.dim() - 1) != k)
+    fail("x has the shape " + list(x) + ", and the packed weight is " + pair(n, k));
+  require_type(x, weight);
+  const Device device(x);
+  const Tensor from = readable(x);
+  Tensor y = dense(shaped(x, n), x.scalar_type(), device.type, device.index);
   const int64_t m = x.numel() / k;
   if (m == 0) return y;
-  void* stream = current_stream(device_type, device);
-  Room room = room_for(place_of(device_type, device), stream);
-  if (room.address == nullptr) room = grown(weight, m, device_type, device, stream);
-  const auto multiply = [&] {
-    return kernels.gemm(weight.weight, m, from.const_data_ptr(), y.mutable_data_ptr(), room.address, room.bytes, stream,
-                        LPQ_GEMM_SETTLED);
+  void* stream = current_stream(device.type, device.index);
+  const auto bytes = [&] {
+    size_t needed = 0;
+    check(kernels.workspace(weight.weight, m, m, &needed));
+    return needed;
   };
-  lpq_status status = multiply();
-  if (status == LPQ_ERROR_WORKSPACE) room = grown(weight, m, device_type, device, stream), status = multiply();
-  check(status);
+  in_workspace(weight.context, m, device, stream, bytes, [&](const Room& room) {
+    const void* rows = from.const_data_ptr();
+    void* to = y.mutable_data_ptr();
+    return offsets == nullptr
+               ? kernels.gemm(weight.weight, m, rows, to, room.address, room.bytes, stream, LPQ_GEMM_SETTLED)
+               : kernels.gemm_experts(weight.weight, m, rows, offsets, to, room.address, room.bytes, stream,
+                                      LPQ_GEMM_SETTLED);
+  });
+  return y;
+}
+
+Tensor linear(const Tensor& x, const Tensor& block, int64_t n, int64_t k) {
+  const Weight weight = weight_of(block);
+  if (weight.experts != 0) fail("the packed weight is of experts, whose rows experts_linear takes");
+  return product(x, nullptr, weight, n, k);
+}
+
+Tensor experts_linear(const Tensor& x, const Tensor& offsets, const Tensor& block, int64_t n, int64_t k) {
+  const Weight weight = weight_of(block);
+  if (weight.experts == 0) fail("the packed weight is not of experts: linear multiplies by it");
+  require_sorted(x, offsets, weight.experts);
+  if (!(Device(offsets) == Device(x))) fail("offsets are on another device than x");
+  return product(x, offsets.const_data_ptr<int32_t>(), weight, n, k);
+}
+
+/** A whole mixture; an id that is the number of experts is of none. Scratch is torch's, a graph's where it is captured.
+ */
+Tensor mixture(const Tensor& x, const Tensor& weights, const Tensor& ids, const Tensor& gate_up, const Tensor& down,
+               int64_t activation) {
+  const Weight opens = weight_of(gate_up), lowers = weight_of(down);
+  if (x.dim() != 2 || x.size(1) != opens.k)
+    fail("x has the shape " + list(x) + ", and the experts take " + std::to_string(opens.k) + " inputs");
+  if (ids.dim() != 2 || ids.size(0) != x.size(0) || list(weights) != list(ids))
+    fail("x has the shape " + list(x) + ", ids " + list(ids) + " and weights " + list(weights) +
+         ", not [T, H] and twice [T, J]");
+  if (ids.scalar_type() != ScalarType::Int || weights.scalar_type() != ScalarType::Float)
+    fail("ids are no int32, or weights no float32");
+  require_type(x, opens);
+  const Device device(x);
+  if (!(Device(ids) == device && Device(weights) == device)) fail("ids or weights are on another device than x");
+  const int64_t tokens = x.size(0);
+  Tensor y = dense({tokens, lowers.n}, x.scalar_type(), device.type, device.index);
+  if (tokens == 0) return y;
+  lpq_mixture_desc desc{};
+  desc.size = sizeof desc, desc.gate_up = opens.weight, desc.down = lowers.weight;
+  desc.activation = static_cast<int>(activation), desc.places = ids.size(1), desc.some_none = 1;
+  const Tensor from = readable(x), chosen = torch::stable::contiguous(ids), shares = torch::stable::contiguous(weights);
+  size_t needed = 0;
+  check(kernels.mixture_sizes(&desc, tokens, &needed, nullptr));
+  Tensor scratch = dense({static_cast<int64_t>(needed) + 511}, ScalarType::Byte, device.type, device.index);
+  auto* const between =
+      reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(scratch.mutable_data_ptr()) + 511) / 512 * 512);
+  void* stream = current_stream(device.type, device.index);
+  const auto bytes = [&] {
+    size_t most = 0;
+    check(kernels.mixture_sizes(&desc, tokens, nullptr, &most));
+    return most;
+  };
+  in_workspace(opens.context, tokens, device, stream, bytes, [&](const Room& room) {
+    return kernels.mixture(&desc, tokens, from.const_data_ptr(), chosen.const_data_ptr<int32_t>(),
+                           shares.const_data_ptr<float>(), y.mutable_data_ptr(), between, needed, room.address,
+                           room.bytes, stream, LPQ_GEMM_SETTLED);
+  });
   return y;
 }
 
@@ -181,6 +273,9 @@ const char* bind_device(void* library) {
     return function != nullptr;
   };
   if (!found("lpq_gemm", kernels.gemm)) return "lpq_gemm";
+  if (!found("lpq_gemm_experts", kernels.gemm_experts)) return "lpq_gemm_experts";
+  if (!found("lpq_mixture", kernels.mixture)) return "lpq_mixture";
+  if (!found("lpq_mixture_sizes", kernels.mixture_sizes)) return "lpq_mixture_sizes";
   if (!found("lpq_gemm_workspace", kernels.workspace)) return "lpq_gemm_workspace";
   if (!found("lpq_workspace_init", kernels.init)) return "lpq_workspace_init";
   if (!found("lpq_last_error", kernels.last_error)) return "lpq_last_error";
@@ -193,11 +288,11 @@ using namespace lpq::torch_ops;
 
 #define LPQ_TORCH_API extern "C" __attribute__((visibility("default")))
 
-/** Products whose block begins at `address` are those of `weight` from here on. */
+/** Products whose block begins at `address` are those of `weight` from here on; `experts` 0: a plain one. */
 LPQ_TORCH_API void lpq_torch_adopt(const void* address, const lpq_weight* weight, lpq_context* context, int64_t n,
-                                   int64_t k, int type) {
+                                   int64_t k, int type, int64_t experts) {
   const std::unique_lock lock(guard);
-  weights[address] = {weight, context, n, k, type};
+  weights[address] = {weight, context, n, k, type, experts};
 }
 
 LPQ_TORCH_API void lpq_torch_drop(const void* address) {
@@ -239,6 +334,13 @@ LPQ_TORCH_API void* lpq_torch_workspace(int cuda, int device, size_t* bytes, voi
 STABLE_TORCH_LIBRARY_IMPL(lpq_kernels, CUDA, m) {
   m.impl("linear", TORCH_BOX(&lpq::torch_ops::linear));
   m.impl("linear_on_device", TORCH_BOX(&lpq::torch_ops::linear));
+  m.impl("experts_linear", TORCH_BOX(&lpq::torch_ops::experts_linear));
+  m.impl("experts_linear_on_device", TORCH_BOX(&lpq::torch_ops::experts_linear));
+  m.impl("mixture_on_device", TORCH_BOX(&lpq::torch_ops::mixture));
 }
 
-STABLE_TORCH_LIBRARY_IMPL(lpq_kernels, CPU, m) { m.impl("linear_on_device", TORCH_BOX(&lpq::torch_ops::linear)); }
+STABLE_TORCH_LIBRARY_IMPL(lpq_kernels, CPU, m) {
+  m.impl("linear_on_device", TORCH_BOX(&lpq::torch_ops::linear));
+  m.impl("experts_linear_on_device", TORCH_BOX(&lpq::torch_ops::experts_linear));
+  m.impl("mixture_on_device", TORCH_BOX(&lpq::torch_ops::mixture));
+}

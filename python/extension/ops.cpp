@@ -1,6 +1,6 @@
-// lpq_kernels::linear, rows and experts as operations of torch, on its stable ABI (TORCH_TARGET_VERSION 2.10): one file
-// for every torch from there on. ops.py of the package loads it, gives it liblpq_kernels' functions (lpq_torch_bind),
-// and registers the fakes.
+// lpq_kernels::linear, rows, experts_linear and experts as operations of torch, on its stable ABI
+// (TORCH_TARGET_VERSION 2.10): one file for every torch from there on. ops.py of the package loads it, gives it
+// liblpq_kernels' functions (lpq_torch_bind), and registers the fakes.
 #include <dlfcn.h>
 #include <lpq_kernels.h>
 #include <torch/csrc/stable/library.h>
@@ -19,6 +19,7 @@ using namespace lpq::torch_ops;
 struct Functions {
   decltype(&lpq_cpu_block) block;
   decltype(&lpq_cpu_gemm) gemm;
+  decltype(&lpq_cpu_gemm_experts) gemm_experts;
   decltype(&lpq_cpu_rows) rows;
   decltype(&lpq_last_error) last_error;
 } kernels;
@@ -59,6 +60,20 @@ Tensor linear(const Tensor& x, const Tensor& block, int64_t n, int64_t k) {
   const Tensor from = x.is_contiguous() ? x : torch::stable::contiguous(x);
   Tensor y = made(x, n, x.scalar_type());
   multiply(block, x.numel() / k, type, from.const_data_ptr(), y.mutable_data_ptr());
+  return y;
+}
+
+Tensor experts_linear(const Tensor& x, const Tensor& offsets, const Tensor& block, int64_t n, int64_t k) {
+  const lpq_cpu_info info = described(block);  // of the first expert; the library compares the others with it
+  if (info.n != n || info.k != k) fail("the packed experts are " + shape(info) + ", not " + pair(n, k));
+  require_sorted(x, offsets, offsets.numel() - 1);
+  if (x.size(1) != k) fail("x has the shape " + list(x) + ", and the packed experts are " + shape(info));
+  const int type = kind(x.scalar_type(), "x");
+  const Tensor from = x.is_contiguous() ? x : torch::stable::contiguous(x);
+  Tensor y = made(x, n, x.scalar_type());
+  check(kernels.gemm_experts(block.const_data_ptr(), static_cast<size_t>(block.numel()), offsets.numel() - 1, x.size(0),
+                             type, from.const_data_ptr(), offsets.const_data_ptr<int32_t>(), y.mutable_data_ptr(),
+                             threads()));
   return y;
 }
 
@@ -155,6 +170,7 @@ extern "C" __attribute__((visibility("default"))) const char* lpq_torch_bind(voi
   };
   if (!found("lpq_cpu_block", kernels.block)) return "lpq_cpu_block";
   if (!found("lpq_cpu_gemm", kernels.gemm)) return "lpq_cpu_gemm";
+  if (!found("lpq_cpu_gemm_experts", kernels.gemm_experts)) return "lpq_cpu_gemm_experts";
   if (!found("lpq_cpu_rows", kernels.rows)) return "lpq_cpu_rows";
   if (!found("lpq_last_error", kernels.last_error)) return "lpq_last_error";
   return bind_device(library);
@@ -163,6 +179,11 @@ extern "C" __attribute__((visibility("default"))) const char* lpq_torch_bind(voi
 STABLE_TORCH_LIBRARY(lpq_kernels, m) {
   m.def("linear(Tensor x, Tensor block, SymInt n, SymInt k) -> Tensor");
   m.def("linear_on_device(Tensor x, Tensor block, SymInt n, SymInt k) -> Tensor");
+  m.def("experts_linear(Tensor x, Tensor offsets, Tensor block, SymInt n, SymInt k) -> Tensor");
+  m.def("experts_linear_on_device(Tensor x, Tensor offsets, Tensor block, SymInt n, SymInt k) -> Tensor");
+  m.def(
+      "mixture_on_device(Tensor x, Tensor weights, Tensor ids, Tensor gate_up, Tensor down, int activation) -> "
+      "Tensor");
   m.def("rows(Tensor ids, Tensor block, SymInt k, ScalarType dtype) -> Tensor");
   m.def(
       "experts(Tensor x, Tensor weights, Tensor ids, Tensor[] gate, Tensor[] up, Tensor[] down, str activation) -> "
@@ -171,6 +192,7 @@ STABLE_TORCH_LIBRARY(lpq_kernels, m) {
 
 STABLE_TORCH_LIBRARY_IMPL(lpq_kernels, CPU, m) {
   m.impl("linear", TORCH_BOX(&linear));
+  m.impl("experts_linear", TORCH_BOX(&experts_linear));
   m.impl("rows", TORCH_BOX(&rows));
   m.impl("experts", TORCH_BOX(&experts));
 }

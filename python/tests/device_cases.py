@@ -9,12 +9,13 @@ import traceback
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from lpq_kernels import Artifact, Error, _device, _tilus, ops
+from lpq_kernels import Artifact, Error, _device, _mixture, _tilus, ops
 from lpq_kernels._library import library
 
 HOST = torch.device("cpu")
 HALVES = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 on_device = torch.ops.lpq_kernels.linear_on_device.default
+of_experts = torch.ops.lpq_kernels.experts_linear_on_device.default
 
 
 def count(name: str) -> int:
@@ -204,7 +205,12 @@ def fakes_have_the_device_and_the_type_of_x():
             for operation in (torch.ops.lpq_kernels.linear, torch.ops.lpq_kernels.linear_on_device):
                 y = operation(x, block, 96, 64)
                 assert (y.shape, y.dtype, y.device.type) == ((5, 7, 96), torch.bfloat16, device)
+            for operation in (torch.ops.lpq_kernels.experts_linear, torch.ops.lpq_kernels.experts_linear_on_device):
+                y = operation(x.view(35, 64), torch.empty(9, dtype=torch.int32, device=device), block, 96, 64)
+                assert (y.shape, y.dtype, y.device.type) == ((35, 96), torch.bfloat16, device)
             ids, share = torch.zeros((35, 2), dtype=torch.int64, device=device), torch.ones((35, 2), device=device)
+            y = torch.ops.lpq_kernels.mixture_on_device(x.view(35, 64), share, ids.int(), block, block, 0)
+            assert (y.shape, y.dtype, y.device.type) == ((35, 64), torch.bfloat16, device)
             y = torch.ops.lpq_kernels.experts(x.view(35, 64), share, ids, [block], [block], [block], "silu")
             assert (y.shape, y.dtype, y.device.type) == ((35, 64), torch.bfloat16, device)
 
@@ -225,7 +231,7 @@ def torch_compile_takes_products_into_one_graph():
 
 
 def every_device_has_its_product():
-    for name in ("linear", "experts", "rows"):
+    for name in ("linear", "experts_linear", "experts", "rows"):
         for key in ("CPU", "CUDA"):
             assert torch._C._dispatch_has_kernel_for_dispatch_key(f"lpq_kernels::{name}", key), (name, key)
     ids, block = torch.tensor([1]), torch.empty(16, dtype=torch.uint8)
@@ -247,13 +253,188 @@ def experts_are_those_of_the_processor():
     x, share = torch.randn((5, hidden), generator=draw).to(torch.bfloat16), torch.rand((5, 2), generator=draw)
     ids = torch.tensor([[0, 1], [3, 2], [1, -1], [-1, -1], [2, 0]])
     for activation in ops.ACTIVATIONS:
-        y = _device.experts(x, share, ids, there["gate"], there["up"], there["down"], activation)
+        y = _mixture.experts(x, share, ids, there["gate"], there["up"], there["down"], activation)
         exact = ops.experts(x, share, ids, here["gate"], here["up"], here["down"], activation)
         # Both round the same four results to bf16 (two opened, one inner, one lowered): f32 sums of another order may turn one of each.
         size = exact.float().abs().amax()
         assert (y.dtype, y.shape) == (x.dtype, x.shape) and bool(((y.float() - exact.float()).abs() <= 8 * 2.0**-8 * size).all()), activation
         assert not y[3].any()
-    refused(lambda: _device.experts(x, share, ids, there["gate"], there["up"], there["down"], "tanh"), "'tanh' is no activation")
+    refused(lambda: _mixture.experts(x, share, ids, there["gate"], there["up"], there["down"], "tanh"), "'tanh' is no activation")
+
+
+def drawn_experts(count_of: int, sizes: dict[str, tuple[int, int]], types: tuple[str, ...] = ("u4",), seed: int = 100):
+    """Blocks of each part for the device and the CPU, of the same codes."""
+    there, here = {}, {}
+    for part, (n, k) in sizes.items():
+        cases = [(types[e % len(types)], drawn(types[e % len(types)], n, k, 32, True, seed=seed * e + n)) for e in range(count_of)]
+        # Small weights: sums stay of the inputs' size.
+        there[part] = [_device.codes(type, codes, scales / 64, 32, zeros, 0, None, HOST, torch.bfloat16) for type, (codes, scales, zeros, _) in cases]
+        here[part] = [ops.pack_codes(type, codes, scales / 64, group=32, zeros=zeros) for type, (codes, scales, zeros, _) in cases]
+    return there, here
+
+
+def rows_of_experts_are_one_launch():
+    """Beside W in f64: experts of none and of some rows, rows that no expert has, biases, outputs and inputs that are no whole blocks."""
+    for type, group, dtype in (("u4", 64, torch.bfloat16), ("i3", 32, torch.float16), ("u8", 0, torch.bfloat16)):
+        n, k, bias = 45, 192, torch.arange(45).float()
+        cases = [drawn(type, n, k, group, type[0] == "u", seed=e) for e in range(4)]
+        blocks = [_device.codes(type, codes, scales, group, zeros, 0, bias + e, HOST, dtype) for e, (codes, scales, zeros, _) in enumerate(cases)]
+        block = _mixture.stack([[each] for each in blocks])
+        del blocks  # the whole is a copy
+        offsets, before = torch.tensor([1, 4, 4, 5, 9], dtype=torch.int32), count("stub_grouped")
+        x = torch.randn((10, k), generator=torch.Generator().manual_seed(1)).to(dtype)
+        y = of_experts(x, offsets, block, n, k)
+        assert count("stub_grouped") == before + 1 and y.shape == (10, n) and y.dtype == dtype
+        for e, (first, end) in enumerate(zip(offsets, offsets[1:])):
+            near(y[first:end], x[first:end].double() @ cases[e][3].T + (bias + e).double())
+        assert bool(y[:1].isnan().all() and y[9:].isnan().all())
+        assert of_experts(x[:0], torch.zeros(5, dtype=torch.int32), block, n, k).shape == (0, n)
+
+
+def parts_of_experts_stand_below_one_another():
+    """Gate and up of 45 outputs: those of up from column 64 on, with its bias."""
+    n, k, bias = 45, 64, torch.arange(45).float()
+    cases = [[drawn("u4", n, k, 32, True, seed=2 * e + part) for part in range(2)] for e in range(3)]
+    blocks = [
+        [_device.codes("u4", codes, scales, 32, zeros, 0, bias * (part + 1), HOST, torch.bfloat16) for part, (codes, scales, zeros, _) in enumerate(each)]
+        for each in cases
+    ]
+    block = _mixture.stack(blocks)
+    x = torch.randn((6, k), generator=torch.Generator().manual_seed(2)).to(torch.bfloat16)
+    y = of_experts(x, torch.tensor([0, 2, 2, 6], dtype=torch.int32), block, 64 + n, k)
+    for e, (first, end) in enumerate(((0, 2), (2, 2), (2, 6))):
+        for part, start in enumerate((0, 64)):
+            near(y[first:end, start : start + n], x[first:end].double() @ cases[e][part][3].T + (bias * (part + 1)).double())
+
+
+def experts_that_are_alike_are_one_call():
+    """Beside the CPU's, and beside every expert of every token: the same, whatever the ids; no more launches for more experts."""
+    hidden, inner = 64, 96
+    sizes = {"gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner)}
+    draw = torch.Generator().manual_seed(4)
+    for experts, places, tokens in ((4, 2, 5), (7, 3, 12), (3, 1, 1), (4, 2, 0)):
+        there, here = drawn_experts(experts, sizes)
+        whole = _mixture.stacked(there["gate"], there["up"], there["down"], places)
+        assert [len(part) for part in whole] == [1, 0, 1]
+        x, share = torch.randn((tokens, hidden), generator=draw).to(torch.bfloat16), torch.rand((tokens, places), generator=draw)
+        chosen = torch.randint(-1, experts, (tokens, places), generator=draw)
+        for ids, activation in ((chosen, "silu"), (chosen, "gelu"), (chosen, "gelu_tanh"), (torch.full((tokens, places), -1), "silu")):
+            for kind in (torch.int64, torch.int32):
+                mixtures, plain = count("stub_mixtures"), count("stub_gemms")
+                y = _mixture.experts(x, share, ids.to(kind), *whole, activation)
+                assert count("stub_mixtures") == mixtures + bool(tokens) and count("stub_gemms") == plain
+                exact = ops.experts(x, share, ids, here["gate"], here["up"], here["down"], activation)
+                # As in experts_are_those_of_the_processor.
+                size = exact.float().abs().amax() if tokens else 0
+                assert y.shape == x.shape and bool(((y.float() - exact.float()).abs() <= 8 * 2.0**-8 * size).all())
+        if tokens:
+            other = _mixture.experts(x, share, torch.full_like(ids, experts + 3), *whole, "silu")  # one that there is none of
+            assert not other.any()
+            ids = torch.randint(0, experts, (tokens, places), generator=draw)
+            slow = _mixture.experts(x, share, ids, there["gate"], there["up"], there["down"], "silu")
+            fast = _mixture.experts(x, share, ids, *whole, "silu")
+            # The same products, rounded alike; f32 sums of another order, rounded to bf16 once.
+            assert bool(((fast.float() - slow.float()).abs() <= 2.0**-7 * slow.float().abs() + 2.0**-20).all())
+            assert torch.equal(fast, _mixture.experts(x, share, ids, *whole, "silu"))
+
+
+def experts_that_differ_stay_apart():
+    hidden, inner = 64, 96
+    sizes = {"gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner)}
+    there, here = drawn_experts(4, sizes, ("u4", "u3"))
+    whole = _mixture.stacked(there["gate"], there["up"], there["down"], 2)
+    assert [len(part) for part in whole] == [4, 4, 4]
+    draw = torch.Generator().manual_seed(5)
+    x, share, ids = torch.randn((3, hidden), generator=draw).to(torch.bfloat16), torch.rand((3, 2), generator=draw), torch.tensor([[0, 1], [2, 3], [-1, 1]])
+    y, exact = _mixture.experts(x, share, ids, *whole, "gelu"), ops.experts(x, share, ids, here["gate"], here["up"], here["down"], "gelu")
+    assert bool(((y.float() - exact.float()).abs() <= 8 * 2.0**-8 * exact.float().abs().amax()).all())
+    refused(lambda: _mixture.stack([[block] for block in there["gate"]]), "experts 0 and 1 differ in their types")
+    alike, _ = drawn_experts(2, {"a": (64, 64), "b": (64, 96), "c": (64, 64)})
+    refused(lambda: _mixture.stack([[alike["a"][0]], [alike["b"][0]]]), "experts 0 and 1 differ in their sizes")
+    codes, scales, zeros, _ = drawn("u4", 64, 64, 32, True)
+    for other, what in (
+        (_device.codes("u4", codes, scales[:, :1], 64, zeros[:, :1], 0, None, HOST, torch.bfloat16), "their groups"),
+        (_device.codes("u4", codes, scales, 32, None, 8, None, HOST, torch.bfloat16), "their zero points"),
+        (_device.codes("u4", codes, scales, 32, zeros, 0, torch.zeros(64), HOST, torch.bfloat16), "their biases"),
+        (_device.codes("u4", codes, scales, 32, zeros, 0, None, HOST, torch.float16), "the type of their inputs"),
+    ):
+        refused(lambda other=other: _mixture.stack([[alike["a"][0]], [other]]), f"differ in {what}")
+    with Artifact(os.path.join(os.environ["LPQ_ARTIFACTS"], "tilus")) as artifact:
+        uploaded = _device.upload(artifact, "model.layers.0.mlp.down_proj", HOST, torch.bfloat16)
+    refused(lambda: _mixture.stack([[uploaded]]), "expert 0 is not of layout tilus, which one launch multiplies")
+
+
+def experts_of_an_artifact_are_one_launch():
+    """Layers as if they were experts, beside each one's own product."""
+    with Artifact(os.path.join(os.environ["LPQ_ARTIFACTS"], "tilus")) as artifact:
+        names = sorted(module.name for module in artifact.modules() if module.name.endswith("mlp.down_proj"))
+        n, k = artifact.module(names[0]).n, artifact.module(names[0]).k
+        elsewhere, ops._elsewhere = ops._elsewhere, lambda device, dtype: (HOST, dtype)
+        try:
+            blocks = [ops.pack_expert(artifact, name, n=(0, n), k=(0, k), device="cuda", dtype=torch.bfloat16) for name in names]
+        finally:
+            ops._elsewhere = elsewhere
+    block, offsets = _mixture.stack([[each] for each in blocks]), torch.arange(len(names) + 1, dtype=torch.int32) * 2
+    x = torch.randn((2 * len(names), k), generator=torch.Generator().manual_seed(6)).to(torch.bfloat16)
+    y = of_experts(x, offsets, block, n, k)
+    for e, each in enumerate(blocks):
+        assert torch.equal(y[2 * e : 2 * e + 2], on_device(x[2 * e : 2 * e + 2], each, n, k))
+
+
+def arguments_of_experts_are_refused_with_a_sentence():
+    there, _ = drawn_experts(3, {"a": (32, 64)})
+    block, x, offsets = _mixture.stack([[each] for each in there["a"]]), torch.zeros((4, 64), dtype=torch.bfloat16), torch.zeros(4, dtype=torch.int32)
+    refused(lambda: of_experts(x, offsets, block.clone(), 32, 64), "was not packed for this device")
+    refused(lambda: of_experts(x, offsets, there["a"][0], 32, 64), "the packed weight is not of experts: linear multiplies by it")
+    refused(lambda: on_device(x, block, 32, 64), "the packed weight is of experts, whose rows experts_linear takes")
+    refused(lambda: of_experts(x, offsets, block, 32, 32), "the packed weight is [32, 64], not [32, 32]")
+    refused(lambda: of_experts(x[0], offsets, block, 32, 64), "x has the shape [64], not [rows of all experts, K]")
+    refused(lambda: of_experts(x, offsets.long(), block, 32, 64), "offsets are no dense int32 of one dimension")
+    refused(lambda: of_experts(x, torch.zeros(8, dtype=torch.int32)[::2], block, 32, 64), "offsets are no dense int32 of one dimension")
+    refused(lambda: of_experts(x, offsets[:3], block, 32, 64), "offsets have the shape [3], and 3 experts have [4]")
+    refused(lambda: of_experts(x.half(), offsets, block, 32, 64), "x is float16, and the weight was packed for bfloat16")
+    refused(lambda: ops.stack([]), "there are no experts")
+    there, _ = drawn_experts(3, {"gate": (32, 64), "up": (32, 64), "down": (64, 32)})
+    (both,), _, (down,) = _mixture.stacked(there["gate"], there["up"], there["down"], 2)
+    mixture, share, ids = torch.ops.lpq_kernels.mixture_on_device.default, torch.ones((4, 2)), torch.zeros((4, 2), dtype=torch.int32)
+    refused(lambda: mixture(x[:, :32], share, ids, both, down, 0), "x has the shape [4, 32], and the experts take 64 inputs")
+    refused(lambda: mixture(x, share, ids[:3], both, down, 0), "not [T, H] and twice [T, J]")
+    refused(lambda: mixture(x, share, ids.long(), both, down, 0), "ids are no int32, or weights no float32")
+    refused(lambda: mixture(x.half(), share, ids, both, down, 0), "x is float16, and the weight was packed for bfloat16")
+    refused(lambda: mixture(x, share, ids, down, both, 0), "x has the shape [4, 64], and the experts take 32 inputs")
+    refused(lambda: mixture(x, share, ids, both, both, 0), "the mixture's weights do not fit")
+
+
+def room_for_experts_is_made_before():
+    """For so many rows as tokens have experts, in a graph, too."""
+    there, _ = drawn_experts(3, {"a": (32, 64)})
+    block = _mixture.stack([[each] for each in there["a"]], places=4)
+    inits, rows = count("stub_inits"), 4 * _device._tokens
+    of_experts(torch.zeros((rows, 64), dtype=torch.bfloat16), torch.zeros(4, dtype=torch.int32), block, 32, 64)
+    assert count("stub_inits") == inits
+    there, _ = drawn_experts(2, {"gate": (32, 64), "up": (32, 64), "down": (64, 32)})
+    whole = _mixture.stacked(there["gate"], there["up"], there["down"], 5)
+    inits, tokens = count("stub_inits"), _device._tokens
+    share, ids = torch.ones((tokens, 5)), torch.full((tokens, 5), -1)
+    assert not _mixture.experts(torch.ones((tokens, 64), dtype=torch.bfloat16), share, ids, *whole, "silu").any()
+    assert count("stub_inits") == inits
+    more = torch.ones((tokens + 1, 64), dtype=torch.bfloat16)
+    assert not _mixture.experts(more, torch.ones((tokens + 1, 5)), torch.full((tokens + 1, 5), -1), *whole, "silu").any()
+    assert count("stub_inits") == inits + 1
+
+
+def torch_compile_takes_experts_into_one_graph():
+    there, _ = drawn_experts(3, {"a": (64, 64)})
+    block = _mixture.stack([[each] for each in there["a"]])
+
+    def layer(x, offsets, block):
+        return of_experts(torch.relu(of_experts(x, offsets, block, 64, 64)) + 1, offsets, block, 64, 64)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend="aot_eager")
+    for rows in (3, 8):
+        x, offsets = torch.randn((rows, 64)).to(torch.bfloat16), torch.tensor([0, 1, 1, rows], dtype=torch.int32)
+        assert torch.equal(compiled(x, offsets, block), layer(x, offsets, block))
 
 
 CASES = [case for name, case in list(globals().items()) if callable(case) and getattr(case, "__module__", "") == "__main__" and case.__code__.co_argcount == 0]

@@ -20,7 +20,7 @@ static const size_t HEAD = 512 + 262144;
 static __thread const char* failed = NULL;
 static struct lpq_context only;
 
-int stub_gemms, stub_inits, stub_created, stub_destroyed, stub_opened;
+int stub_gemms, stub_grouped, stub_mixtures, stub_inits, stub_created, stub_destroyed, stub_opened;
 int64_t stub_largest;
 void* stub_workspace;
 
@@ -46,6 +46,7 @@ lpq_status lpq_context_open(const lpq_context_options* options, lpq_context** co
 lpq_status lpq_weight_create(lpq_context* context, const lpq_weight_desc* desc, lpq_weight** weight) {
   if (context != &only || desc->size != sizeof *desc) return failure(LPQ_ERROR_ARGUMENT, "another context or struct");
   if (desc->layout != LPQ_LAYOUT_TILUS) return failure(LPQ_ERROR_UNSUPPORTED, "the stub has layout tilus only");
+  if (desc->experts < 0 || desc->experts > 4096) return failure(LPQ_ERROR_ARGUMENT, "there are too many experts");
   if (!desc->weights || !desc->scales || (uintptr_t)desc->weights % 16 || (uintptr_t)desc->scales % 16 || (uintptr_t)desc->zeros % 16)
     return failure(LPQ_ERROR_ARGUMENT, "an address is NULL or not a multiple of 16");
   *weight = calloc(1, sizeof **weight);
@@ -99,9 +100,9 @@ static uint16_t rounded(double value, int type) {
   return told;
 }
 
-static int code_of(const lpq_weight_desc* d, int bits, int64_t n, int64_t k) {
+static int code_of(const lpq_weight_desc* d, int bits, int64_t e, int64_t n, int64_t k) {
   const int64_t across = (d->k + 127) / 128, np = n % 32, kp = k % 128;
-  const uint8_t* block = (const uint8_t*)d->weights + ((n / 32) * across + k / 128) * 512 * bits;
+  const uint8_t* block = (const uint8_t*)d->weights + ((e * ((d->n + 31) / 32) + n / 32) * across + k / 128) * 512 * bits;
   const int lane = (int)(4 * (np % 8) + kp % 8 / 2), upper = (int)(kp % 2), chunk = (int)(kp / 32);
   const int pair = (int)(4 * (kp % 32 / 8) + np / 8), fields = 16 / bits, left = 16 - fields * bits;
   int code = 0;
@@ -121,11 +122,12 @@ static int code_of(const lpq_weight_desc* d, int bits, int64_t n, int64_t k) {
   return code;
 }
 
-static double weight_at(const lpq_weight* w, int64_t n, int64_t k) {
+/* Of an expert, 0 of a plain weight. */
+static double weight_at(const lpq_weight* w, int64_t e, int64_t n, int64_t k) {
   const lpq_weight_desc* d = &w->d;
-  const int bits = w->type[1] - '0', code = code_of(d, bits, n, k);
+  const int bits = w->type[1] - '0', code = code_of(d, bits, e, n, k);
   const int64_t groups = d->group ? (d->k + d->group - 1) / d->group : 1, g = d->group ? k / d->group : 0;
-  const int64_t at = (n / 32 * groups + g) * 32 + 4 * (n % 32 % 8) + n % 32 / 8;
+  const int64_t at = ((e * ((d->n + 31) / 32) + n / 32) * groups + g) * 32 + 4 * (n % 32 % 8) + n % 32 / 8;
   const double scale = half(((const uint16_t*)d->scales)[at], d->scale_type);
   double zero = d->zero;
   if (d->zero_type == LPQ_U8) zero = ((const uint8_t*)d->zeros)[at];
@@ -134,20 +136,88 @@ static double weight_at(const lpq_weight* w, int64_t n, int64_t k) {
   return (value - zero) * scale;
 }
 
-lpq_status lpq_gemm(const lpq_weight* w, int64_t m, const void* x, void* y, void* workspace, size_t bytes, void* stream, unsigned flags) {
-  const lpq_weight_desc* d = &w->d;
-  (void)stream, (void)flags;
+static lpq_status misplaced(const void* x, const void* y, const void* workspace, size_t bytes, int64_t m) {
   if ((uintptr_t)x % 16 || (uintptr_t)y % 16 || (uintptr_t)workspace % 512) return failure(LPQ_ERROR_ARGUMENT, "x, y or the workspace is misplaced");
   if (bytes < HEAD + 64 * (size_t)m) return failure(LPQ_ERROR_WORKSPACE, "the workspace is too small: ask lpq_gemm_workspace()");
-  for (int64_t row = 0; row < m; ++row)
+  return LPQ_OK;
+}
+
+static void multiply(const lpq_weight* w, int64_t e, int64_t from, int64_t to, const void* x, void* y) {
+  const lpq_weight_desc* d = &w->d;
+  for (int64_t row = from; row < to; ++row)
     for (int64_t n = 0; n < d->n; ++n) {
-      double sum = d->bias ? half(((const uint16_t*)d->bias)[n], d->activations) : 0;
-      for (int64_t k = 0; k < d->k; ++k) sum += half(((const uint16_t*)x)[row * d->k + k], d->activations) * weight_at(w, n, k);
+      double sum = d->bias ? half(((const uint16_t*)d->bias)[e * d->n + n], d->activations) : 0;
+      for (int64_t k = 0; k < d->k; ++k) sum += half(((const uint16_t*)x)[row * d->k + k], d->activations) * weight_at(w, e, n, k);
       ((uint16_t*)y)[row * d->n + n] = rounded(sum, d->activations);
     }
+}
+
+lpq_status lpq_gemm(const lpq_weight* w, int64_t m, const void* x, void* y, void* workspace, size_t bytes, void* stream, unsigned flags) {
+  (void)stream, (void)flags;
+  if (w->d.experts) return failure(LPQ_ERROR_ARGUMENT, "the weight is of experts");
+  const lpq_status status = misplaced(x, y, workspace, bytes, m);
+  if (status != LPQ_OK) return status;
+  multiply(w, 0, 0, m, x, y);
   ++stub_gemms;
   if (m > stub_largest) stub_largest = m;
   stub_workspace = workspace;
+  return LPQ_OK;
+}
+
+/* Rows that no expert has are NaN, as new memory may be. */
+lpq_status lpq_gemm_experts(const lpq_weight* w, int64_t m, const void* x, const int32_t* offsets, void* y, void* workspace, size_t bytes, void* stream,
+                            unsigned flags) {
+  (void)stream, (void)flags;
+  if (!w->d.experts) return failure(LPQ_ERROR_ARGUMENT, "the weight is not of experts");
+  const lpq_status status = misplaced(x, y, workspace, bytes, m);
+  if (status != LPQ_OK) return status;
+  memset(y, 0xff, (size_t)(2 * m * w->d.n));
+  for (int64_t e = 0; e < w->d.experts; ++e) {
+    if (offsets[e] < 0 || offsets[e] > offsets[e + 1] || offsets[e + 1] > m) return failure(LPQ_ERROR_ARGUMENT, "offsets do not ascend inside x");
+    multiply(w, e, offsets[e], offsets[e + 1], x, y);
+  }
+  ++stub_grouped;
+  return LPQ_OK;
+}
+
+lpq_status lpq_mixture_sizes(const lpq_mixture_desc* d, int64_t tokens, size_t* scratch, size_t* workspace) {
+  if (d->size != sizeof *d || !d->gate_up->d.experts || d->gate_up->d.experts != d->down->d.experts || d->gate_up->d.n != (d->down->d.k + 31) / 32 * 32 + d->down->d.k)
+    return failure(LPQ_ERROR_ARGUMENT, "the mixture's weights do not fit");
+  if (scratch) *scratch = (size_t)(tokens * (d->gate_up->d.n + d->down->d.k + d->down->d.n) * 2 + 2);
+  if (workspace) *workspace = HEAD + 64 * (size_t)(tokens * d->places);
+  return LPQ_OK;
+}
+
+/* Token by token and place by place, by way of the same roundings; SiLU and both forms of GELU. */
+lpq_status lpq_mixture(const lpq_mixture_desc* d, int64_t tokens, const void* x, const int32_t* ids, const float* weights, void* y, void* scratch,
+                       size_t scratch_bytes, void* workspace, size_t bytes, void* stream, unsigned flags) {
+  size_t needed = 0;
+  lpq_status status = lpq_mixture_sizes(d, tokens, &needed, NULL);
+  (void)stream, (void)flags;
+  if (status == LPQ_OK) status = misplaced(x, y, workspace, bytes, tokens * d->places);
+  if (status != LPQ_OK) return status;
+  if (scratch_bytes < needed || (uintptr_t)scratch % 512) return failure(LPQ_ERROR_ARGUMENT, "the scratch is none");
+  const lpq_weight_desc *both = &d->gate_up->d, *down = &d->down->d;
+  uint16_t *opened = scratch, *inner = opened + both->n, *lowered = inner + down->k, *to = y;
+  for (int64_t t = 0; t < tokens; ++t) {
+    double* sums = calloc((size_t)down->n, sizeof *sums);
+    for (int64_t j = 0; j < d->places; ++j) {
+      const int32_t e = ids[t * d->places + j];
+      if (e < 0 || e > both->experts) return free(sums), failure(LPQ_ERROR_ARGUMENT, "an id that is none");
+      if (e == both->experts) continue;
+      multiply(d->gate_up, e, 0, 1, (const uint16_t*)x + t * both->k, opened);
+      for (int64_t i = 0; i < down->k; ++i) {
+        const double g = half(opened[i], both->activations), u = half(opened[both->n - down->k + i], both->activations);
+        const double act[] = {g / (1 + exp(-g)), g / 2 * (1 + erf(g / sqrt(2))), g / 2 * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (g + 0.044715 * g * g * g)))};
+        inner[i] = rounded(act[d->activation] * u, both->activations);
+      }
+      multiply(d->down, e, 0, 1, inner, lowered);
+      for (int64_t i = 0; i < down->n; ++i) sums[i] += half(lowered[i], both->activations) * weights[t * d->places + j];
+    }
+    for (int64_t i = 0; i < down->n; ++i) to[t * down->n + i] = rounded(sums[i], both->activations);
+    free(sums);
+  }
+  ++stub_mixtures;
   return LPQ_OK;
 }
 

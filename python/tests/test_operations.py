@@ -23,6 +23,8 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
         made.append(ops.rows(ids, block, 32, dtype))
     x, share, ids = torch.randn((7, 32), generator=draw).to(dtype), torch.rand((7, 2), generator=draw), torch.randint(-1, 3, (7, 2), generator=draw)
     made += [ops.experts(x, share, ids, [block] * 3, [block] * 3, [block] * 3, name) for name in ops.ACTIVATIONS]
+    sorted_by = torch.tensor([0, 4, 4, 7], dtype=torch.int32)
+    made.append(ops.experts_linear(x, sorted_by, ops.stack([block] * 3), 32, 32))
     for each in made:
         running.update(repr((each.dtype, list(each.shape), each.stride())).encode())
         running.update(each.float().numpy().tobytes())
@@ -36,6 +38,13 @@ for bad in (
     lambda: ops.rows(torch.tensor([99]), block, 32, torch.float32),
     lambda: ops.rows(torch.tensor([1]), block, 31, torch.float32),
     lambda: ops.rows(torch.tensor([1]), block, 32, torch.int32),
+    lambda: ops.experts_linear(one, torch.tensor([0, 1]), block, 32, 32),
+    lambda: ops.experts_linear(one, torch.tensor([0, 2], dtype=torch.int32), block, 32, 32),
+    lambda: ops.experts_linear(one, torch.tensor([0, 1, 1], dtype=torch.int32), block, 32, 32),
+    lambda: ops.experts_linear(one, torch.tensor([], dtype=torch.int32), block, 32, 32),
+    lambda: ops.experts_linear(one, torch.tensor([0, 1], dtype=torch.int32), block, 32, 31),
+    lambda: ops.experts_linear(one[:, :5], torch.tensor([0, 1], dtype=torch.int32), block, 32, 32),
+    lambda: ops.experts_linear(one[0], torch.tensor([0, 1], dtype=torch.int32), block, 32, 32),
     lambda: ops.experts(one, torch.ones(1, 2), torch.tensor([[5, 0]]), [block], [block], [block], "silu"),
 ):
     try:

@@ -138,6 +138,24 @@ def experts(types: tuple[str, ...], hidden: int, inner: int):
     return blocks, weights
 
 
+@pytest.mark.parametrize("dtype", list(ROUNDING))
+def test_rows_of_experts_in_one_call(dtype):
+    types, n, k = ("u4", "i3", "f6e3m2", "u8"), 45, 160
+    cases = [case(type, n, k, 32, type[0] == "u", seed) for seed, type in enumerate(types)]
+    block = ops.stack([ops.pack_codes(type, codes, scales, group=32, zeros=zero) for type, (codes, scales, zero, *_) in zip(types, cases, strict=True)])
+    offsets = torch.tensor([0, 3, 3, 4, 9], dtype=torch.int32)
+    x = torch.randn((9, k), generator=torch.Generator().manual_seed(8)).to(dtype)
+    y = ops.experts_linear(x, offsets, block, n, k)
+    assert y.shape == (9, n) and y.dtype == dtype
+    for (*_, weight, sizes), first, end in zip(cases, offsets, offsets[1:]):
+        compare(lambda rows, at=slice(first, end): y[at], weight, sizes, x[first:end])
+    torch.library.opcheck(torch.ops.lpq_kernels.experts_linear, (x, offsets, block, n, k), test_utils=("test_schema", "test_faketensor"))
+    with pytest.raises(RuntimeError, match=r"offsets\[4\] is 10: they are to ascend from 0 or more to at most 9"):
+        ops.experts_linear(x, torch.tensor([0, 3, 3, 4, 10], dtype=torch.int32), block, n, k)
+    with pytest.raises(lpq.Error, match=r"expert 1 is \[45, 32\], and expert 0 is \[45, 160\]"):
+        ops.stack([ops.pack_codes("u4", torch.zeros((45, size), dtype=torch.uint8), torch.ones(45, 1)) for size in (160, 32)])
+
+
 @pytest.mark.parametrize("activation", list(ops.ACTIVATIONS))
 def test_experts_are_those_that_tokens_chose(activation):
     blocks, weights = experts(("i3", "u4", "f6e3m2", "i8"), 64, 96)

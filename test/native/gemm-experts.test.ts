@@ -107,7 +107,7 @@ test('shapes that disagree and settings that no kernel has are refused', async (
   ops.gemmExperts(rt, x, i32([0]), w, undefined, y, u4, { groupSize: 128 });
   await assert.rejects(rt.sync(), {
     code: 'LPQ_NATIVE_ARGUMENT',
-    message: /offsets is of 0 experts, not of 1 to 4096/,
+    message: /there are 0 experts, not 1 to 4096/,
   });
   ops.gemmExperts(rt, x, offsets, w, fromTyped('f16', [32], new Uint16Array(32)), y, u4, { groupSize: 128 });
   await assert.rejects(rt.sync(), { code: 'LPQ_NATIVE_ARGUMENT', message: /bias has the shape/ });

@@ -25,10 +25,7 @@ Tensor rows_of(const Tensor& whole, int64_t first, int64_t count) {
 void gemm_experts(Call& call, Exec& exec) {
   const ops::GemmExperts a(call);
   const int32_t* offsets = a.offsets.data<int32_t>();
-  for (int64_t e = 0; e <= a.experts; ++e)
-    require(offsets[e] >= (e == 0 ? 0 : offsets[e - 1]) && offsets[e] <= a.m,
-            "offsets[" + std::to_string(e) + "] is " + std::to_string(offsets[e]) +
-                ": they are to ascend from 0 or more to at most " + std::to_string(a.m));
+  a.require_offsets(offsets, a.experts, a.m);
   Params params = ops::type_params(a.type);
   params.set("groupSize", static_cast<double>(a.group_size)), params.set("zero", a.zero);
   params.set("hasZeros", static_cast<double>(a.zeros != nullptr));

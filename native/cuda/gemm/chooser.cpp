@@ -4,6 +4,7 @@
 #include <array>
 
 #include "cuda/gemm/tensor_maps.h"
+#include "ops/gemm_experts.h"
 #include "ops/gemm_marlin.h"
 #include "ops/gemm_packed.h"
 #include "ops/gemm_sparse_marlin.h"
@@ -22,7 +23,10 @@ constexpr std::array<Layout, 4> kLayouts{{{"tilus", "gemm_packed", ops::GemmPack
                                           {"turbomind", "gemm_turbomind", ops::GemmTurbomind::call},
                                           {"sparse_marlin", "gemm_sparse_marlin", ops::GemmSparseMarlin::call}}};
 
-const Layout& layout_of(const std::string& name) {
+constexpr Layout kExperts{"tilus", "gemm_experts", ops::GemmExperts::call};
+
+const Layout& layout_of(const std::string& name, int64_t experts) {
+  if (experts != 0 && name == kExperts.name) return kExperts;
   for (const Layout& layout : kLayouts)
     if (name == layout.name) return layout;
   throw Failure("LPQ_NATIVE_ARGUMENT",
@@ -48,13 +52,20 @@ Tensor tensor_at(const void* address, int place, DType dtype, std::vector<int64_
 
 std::pair<std::string, Call> product_call(const ops::GemmProduct& product, const Addresses& at, int device,
                                           const void* owner) {
-  const Layout& layout = layout_of(product.layout);
+  const Layout& layout = layout_of(product.layout, product.experts);
   require(product.layout == "marlin" || !product.permutation,
           "only marlin's kernel gathers activations in the order of a permutation");
-  require(product.layout == "turbomind" || !product.experts, "only turbomind has a form for experts");
-  const std::pair<const char*, const void*> places[] = {
-      {"x", at.x},         {"weights", at.weights},         {"metadata", at.metadata}, {"scales", at.scales},
-      {"zeros", at.zeros}, {"permutation", at.permutation}, {"bias", at.bias},         {"y", at.y}};
+  require(product.layout == "turbomind" || product.layout == kExperts.name || product.experts == 0,
+          "only tilus and turbomind have a form for experts");
+  const std::pair<const char*, const void*> places[] = {{"x", at.x},
+                                                        {"offsets", at.offsets},
+                                                        {"weights", at.weights},
+                                                        {"metadata", at.metadata},
+                                                        {"scales", at.scales},
+                                                        {"zeros", at.zeros},
+                                                        {"permutation", at.permutation},
+                                                        {"bias", at.bias},
+                                                        {"y", at.y}};
   return {layout.op, layout.call(product, [&](const char* name, DType dtype, Dims shape) {
             const auto* const row = std::find_if(std::begin(places), std::end(places),
                                                  [&](const auto& each) { return std::string(each.first) == name; });

@@ -14,8 +14,8 @@ namespace lpq::cuda {
 
 // Device addresses of a product's tensors.
 struct Addresses {
-  const void *x = nullptr, *weights = nullptr, *metadata = nullptr, *scales = nullptr, *zeros = nullptr,
-             *permutation = nullptr, *bias = nullptr;
+  const void *x = nullptr, *offsets = nullptr, *weights = nullptr, *metadata = nullptr, *scales = nullptr,
+             *zeros = nullptr, *permutation = nullptr, *bias = nullptr;
   void* y = nullptr;
 };
 
@@ -23,8 +23,8 @@ struct Addresses {
 Tensor tensor_at(const void* address, int place, DType dtype, std::vector<int64_t> shape, int device,
                  const void* owner);
 
-// The operation's name and its call; layouts tilus, marlin, turbomind and sparse_marlin. Throws
-// Failure("LPQ_NATIVE_ARGUMENT") for what no kernel of the layout takes.
+// The operation's name and its call; layouts tilus (with experts gemm_experts), marlin, turbomind and sparse_marlin.
+// Throws Failure("LPQ_NATIVE_ARGUMENT") for what no kernel of the layout takes.
 std::pair<std::string, Call> product_call(const ops::GemmProduct& product, const Addresses& addresses, int device,
                                           const void* owner);
 

@@ -51,6 +51,23 @@ def linear(x: torch.Tensor, block: torch.Tensor, n: int, k: int) -> torch.Tensor
     return _product(x, block)
 
 
+def experts_linear(x: torch.Tensor, offsets: torch.Tensor, block: torch.Tensor, n: int, k: int) -> torch.Tensor:
+    info, experts = describe(block), offsets.numel() - 1  # of the first expert; the library compares the others with it
+    if (info.n, info.k) != (n, k):
+        raise Error("LPQ_ERROR_ARGUMENT", f"the packed experts are [{info.n}, {info.k}], not [{n}, {k}]")
+    if x.dim() != 2:
+        raise Error("LPQ_ERROR_ARGUMENT", f"x has the shape {list(x.shape)}, not [rows of all experts, K]")
+    if offsets.dtype != torch.int32 or offsets.dim() != 1 or not offsets.is_contiguous():
+        raise Error("LPQ_ERROR_ARGUMENT", "offsets are no dense int32 of one dimension")
+    if x.shape[1] != k:
+        raise Error("LPQ_ERROR_ARGUMENT", f"x has the shape {list(x.shape)}, and the packed experts are [{info.n}, {info.k}]")
+    kind, rows_of = _type(x.dtype, "x"), x.contiguous()
+    y = torch.empty((x.shape[0], n), dtype=x.dtype)
+    at = (rows_of.data_ptr(), offsets.data_ptr(), y.data_ptr())
+    check(library.lpq_cpu_gemm_experts(block.data_ptr(), block.numel(), experts, x.shape[0], kind, *at, torch.get_num_threads()))
+    return y
+
+
 def rows(ids: torch.Tensor, block: torch.Tensor, k: int, dtype: torch.dtype) -> torch.Tensor:
     wanted = ids.reshape(-1).to(torch.int64).contiguous()
     if describe(block).k != k:
@@ -84,6 +101,6 @@ def experts(
 
 
 def define() -> None:
-    """Makes them torch's lpq_kernels::linear, rows and experts."""
-    for made in (linear, rows, experts):
+    """Makes them torch's lpq_kernels::linear, experts_linear, rows and experts."""
+    for made in (linear, experts_linear, rows, experts):
         torch.library.custom_op(f"lpq_kernels::{made.__name__}", made, mutates_args=(), device_types="cpu")

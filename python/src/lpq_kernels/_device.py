@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable
 from ctypes import byref, c_char_p, c_int, c_int64, c_size_t, c_void_p
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from . import _tilus
-from ._ctypes import ACTIVATIONS
 from ._library import BlockInfo, Error, WeightDesc, check, library, sized
 from ._operations import operations, path
 from .artifact import Artifact
@@ -31,6 +30,18 @@ TOKENS = 2048
 
 
 @dataclass(frozen=True)
+class Pieces:
+    """What layout tilus has of a weight, and where in its block each stands: first byte and bytes."""
+
+    type: str
+    zero: float
+    scales: torch.dtype
+    zeros: torch.dtype | None
+    places: tuple[tuple[int, int], ...]
+    """Of the words, the scales, the zero points where there are any, and the bias where there is one."""
+
+
+@dataclass(frozen=True)
 class Weight:
     """What is known of a block on a device."""
 
@@ -42,6 +53,10 @@ class Weight:
     bits: int
     group: int
     bias: bool
+    pieces: Pieces | None = None
+    """Of a plain weight whose block was put together here."""
+    experts: int = 0
+    """0: a plain weight; else n and k are of one expert."""
 
 
 _weights: dict[int, Weight] = {}
@@ -57,7 +72,7 @@ class _Extension:
         if operations != "compiled":
             raise Error("LPQ_ERROR_UNSUPPORTED", "products on a device need the compiled operations of the wheel, and this is lpq_kernels by ctypes")
         self.library = ctypes.CDLL(str(path))
-        self.library.lpq_torch_adopt.argtypes = [c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int]
+        self.library.lpq_torch_adopt.argtypes = [c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int, c_int64]
         self.library.lpq_torch_adopt.restype = None
         self.library.lpq_torch_drop.argtypes, self.library.lpq_torch_drop.restype = [c_void_p], None
         self.library.lpq_torch_reserve.argtypes, self.library.lpq_torch_reserve.restype = [c_void_p, c_int, c_int, c_size_t, c_int], c_char_p
@@ -109,16 +124,17 @@ def _type(dtype: torch.dtype) -> int:
     return TYPES[dtype]
 
 
-def _adopt(block: torch.Tensor, handle: c_void_p, weight: Weight, alike: tuple[object, ...]) -> torch.Tensor:
-    """Makes a block's address that of a weight, and sees to a workspace for it. Weights that are `alike` need the same."""
+def adopt(block: torch.Tensor, handle: c_void_p, weight: Weight, alike: tuple[object, ...], places: int = 1) -> torch.Tensor:
+    """Makes a block's address that of a weight, and sees to a workspace for it. Weights that are `alike` need the same; each token has
+    `places` rows of x."""
     address = block.data_ptr()
     if address in _weights:
         _drop(address, _weights[address].handle)
-    _functions().lpq_torch_adopt(address, handle, context(weight.device), weight.n, weight.k, TYPES[weight.dtype])
+    _functions().lpq_torch_adopt(address, handle, context(weight.device), weight.n, weight.k, TYPES[weight.dtype], weight.experts)
     _weights[address] = weight
     # Tensors of one storage share its Python object, which lives as long as any of them does, in C++, too.
     weakref.finalize(block.untyped_storage(), _drop, address, weight.handle).atexit = False
-    _reserve(weight, (weight.device, weight.dtype, weight.n, weight.k, weight.group, weight.bias, *alike))
+    _reserve(weight, (weight.device, weight.dtype, weight.n, weight.k, weight.group, weight.bias, weight.experts, *alike), places)
     return block
 
 
@@ -130,15 +146,31 @@ def _drop(address: int, handle: int) -> None:
         library.lpq_weight_destroy(handle)
 
 
-def _reserve(weight: Weight, key: tuple[object, ...]) -> None:
-    if _sizes.get(key, 0) >= _tokens:
+def _reserve(weight: Weight, key: tuple[object, ...], places: int) -> None:
+    rows = _tokens * places
+
+    def needed() -> int:
+        size = c_size_t()
+        check(library.lpq_gemm_workspace(weight.handle, 1, rows, byref(size)))
+        return size.value
+
+    make_room(weight.device, key, rows, needed)
+
+
+def make_room(device: torch.device, key: tuple[object, ...], rows: int, needed: Callable[[], int]) -> None:
+    """Sees to workspaces of a device for so many rows of what `key` stands for, which `needed` says the bytes of."""
+    if _sizes.get(key, 0) >= rows:
         return
-    size = c_size_t()
-    check(library.lpq_gemm_workspace(weight.handle, 1, _tokens, byref(size)))
-    _sizes[key] = _tokens
-    told = _functions().lpq_torch_reserve(context(weight.device), weight.device.type == "cuda", _index(weight.device), size.value, STREAMS)
+    size = needed()
+    _sizes[key] = rows
+    told = _functions().lpq_torch_reserve(context(device), device.type == "cuda", _index(device), size, STREAMS)
     if told is not None:
         raise Error("LPQ_ERROR_WORKSPACE", told.decode())
+
+
+def tokens_reserved() -> int:
+    """How many tokens workspaces are made for."""
+    return _tokens
 
 
 def reserve(tokens: int) -> None:
@@ -176,7 +208,7 @@ def upload(artifact: Artifact, name: str, device: torch.device, dtype: torch.dty
         )
     )
     weight = Weight(handle.value or 0, device, dtype, module.n, module.k, _bits(module.type), module.group, module.bias)
-    return _adopt(block, handle, weight, (module.layout, module.type))
+    return adopt(block, handle, weight, (module.layout, module.type))
 
 
 def _bits(type: str) -> int:
@@ -200,6 +232,40 @@ def _whole(zeros: torch.Tensor) -> torch.Tensor:
     return numbers.to(torch.uint8) if bool(((numbers == numbers.round()) & (numbers >= 0) & (numbers <= 255)).all()) else numbers.to(torch.float16)
 
 
+def laid_out(pieces: list[torch.Tensor]) -> tuple[torch.Tensor, tuple[tuple[int, int], ...]]:
+    """One block of all these, each from a multiple of 16 bytes on, and where."""
+    places, total = [], 0
+    for piece in pieces:
+        places.append((total, piece.nbytes))
+        total += -(-piece.nbytes // 16) * 16
+    block = torch.empty(total, dtype=torch.uint8, device=pieces[0].device)
+    for (start, size), piece in zip(places, pieces, strict=True):
+        block[start : start + size] = piece.contiguous().view(torch.uint8).flatten()
+    settled(block.device)
+    return block, tuple(places)
+
+
+def settled(device: torch.device) -> None:
+    """Kernels may read weights while the operation before them runs: what wrote them must have ended."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def created(block: torch.Tensor, weight: Weight, pieces: Pieces) -> c_void_p:
+    """The library's weight of a block whose pieces stand where they say."""
+    address = [block.data_ptr() + start for start, _ in pieces.places]
+    desc = sized(WeightDesc)
+    desc.layout, desc.type, desc.n, desc.k, desc.group, desc.activations = _TILUS, pieces.type.encode(), weight.n, weight.k, weight.group, TYPES[weight.dtype]
+    desc.weights, desc.scales, desc.scale_type, desc.zero, desc.experts = address[0], address[1], _SCALES[pieces.scales], pieces.zero, weight.experts
+    if pieces.zeros is not None:
+        desc.zeros, desc.zero_type = address[2], _ZEROS[pieces.zeros]
+    if weight.bias:
+        desc.bias = address[-1]
+    handle = c_void_p()
+    check(library.lpq_weight_create(context(weight.device), byref(desc), byref(handle)))
+    return handle
+
+
 def tilus(
     type: str,
     shape: tuple[int, int],
@@ -211,29 +277,13 @@ def tilus(
 ) -> torch.Tensor:
     """The block of words, scales and zeros that stand in tilus' order on a device (_tilus.py)."""
     words, scales, zeros = parts
-    device, kind, (n, k) = place(words.device), _type(dtype), shape
-    pieces = [words, scales, *([] if zeros is None else [zeros]), *([] if bias is None else [bias.to(dtype)])]
-    starts, total = [], 0
-    for piece in pieces:
-        starts.append(total)
-        total += -(-piece.nbytes // 16) * 16
-    block = torch.empty(total, dtype=torch.uint8, device=device)
-    for start, piece in zip(starts, pieces, strict=True):
-        block[start : start + piece.nbytes] = piece.contiguous().view(torch.uint8).flatten()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)  # kernels may read weights while the operation before them runs
-    address = [block.data_ptr() + start for start in starts]
-    desc = sized(WeightDesc)
-    desc.layout, desc.type, desc.n, desc.k, desc.group, desc.activations = _TILUS, type.encode(), n, k, group, kind
-    desc.weights, desc.scales, desc.scale_type, desc.zero = address[0], address[1], _SCALES[scales.dtype], zero
-    if zeros is not None:
-        desc.zeros, desc.zero_type = address[2], _ZEROS[zeros.dtype]
-    if bias is not None:
-        desc.bias = address[-1]
-    handle = c_void_p()
-    check(library.lpq_weight_create(context(device), byref(desc), byref(handle)))
-    weight = Weight(handle.value or 0, device, dtype, n, k, _bits(type), group, bias is not None)
-    return _adopt(block, handle, weight, ("tilus", type, scales.dtype, zeros is None or zeros.dtype))
+    device, (n, k) = place(words.device), shape
+    _type(dtype)  # or it fails
+    block, places = laid_out([words, scales, *([] if zeros is None else [zeros]), *([] if bias is None else [bias.to(dtype)])])
+    pieces = Pieces(type, zero, scales.dtype, None if zeros is None else zeros.dtype, places)
+    weight = Weight(0, device, dtype, n, k, _bits(type), group, bias is not None, pieces)
+    handle = created(block, weight, pieces)
+    return adopt(block, handle, replace(weight, handle=handle.value or 0), ("tilus", type, scales.dtype, zeros is None or zeros.dtype))
 
 
 def codes(
@@ -257,10 +307,16 @@ def codes(
     return tilus(type, (there.shape[0], there.shape[1]), group, (words, side, shift), dtype, zero, None if bias is None else bias.to(device))
 
 
+def shareable(artifact: Artifact, name: str) -> bool:
+    """Whether parts of a module can be cut out where it is stored."""
+    stored = set(artifact.tensors())
+    return artifact.module(name).layout == "tilus" and f"{name}.packed" in stored and f"{name}.permutation" not in stored
+
+
 def share(artifact: Artifact, name: str, n: tuple[int, int], k: tuple[int, int], device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     """The block of a share of a module on a device: whole blocks of layout tilus, 32 outputs by 128 inputs, and whole groups."""
     module, stored = artifact.module(name), set(artifact.tensors())
-    if module.layout != "tilus" or f"{name}.packed" not in stored or f"{name}.permutation" in stored:
+    if not shareable(artifact, name):
         raise Error("LPQ_ERROR_UNSUPPORTED", f"module '{name}': ranks on a device share modules of layout tilus, packed as one, without a permutation")
     unit = max(_tilus.COLUMNS, module.group)
     for what, (first, end), size, each in (("outputs", n, module.n, _tilus.ROWS), ("inputs", k, module.k, unit)):
@@ -276,32 +332,6 @@ def share(artifact: Artifact, name: str, n: tuple[int, int], k: tuple[int, int],
     assert words is not None and scales is not None
     bias = artifact.tensor(f"{name}.bias")[n[0] : n[1]].to(device) if module.bias and k[0] == 0 else None
     return tilus(module.type, (n[1] - n[0], k[1] - k[0]), module.group, (words, scales, zeros), dtype, module.zero, bias)
-
-
-def experts(
-    x: torch.Tensor,
-    weights: torch.Tensor,
-    ids: torch.Tensor,
-    gate: Sequence[torch.Tensor],
-    up: Sequence[torch.Tensor],
-    down: Sequence[torch.Tensor],
-    activation: str,
-) -> torch.Tensor:
-    """ops.experts() on a device: every expert of every token, those that a token did not choose times 0, so that no step waits for the host."""
-    if activation not in ACTIVATIONS:
-        raise Error("LPQ_ERROR_ARGUMENT", f"'{activation}' is no activation: {', '.join(ACTIVATIONS)}")
-    act, y = ACTIVATIONS[activation], torch.zeros(x.shape, dtype=torch.float32, device=x.device)
-    parts = [[(block, of(block)) for block in blocks] for blocks in (gate, up, down)]
-
-    def product(rows: torch.Tensor, part: tuple[torch.Tensor, Weight]) -> torch.Tensor:
-        made: torch.Tensor = torch.ops.lpq_kernels.linear_on_device(rows, part[0], part[1].n, part[1].k)
-        return made
-
-    for expert, (opens, raises, lowers) in enumerate(zip(*parts, strict=True)):
-        share = torch.where(ids == expert, weights.float(), 0).sum(-1, keepdim=True)
-        inner = (act(product(x, opens).float()) * product(x, raises).float()).to(x.dtype)
-        y += product(inner, lowers).float() * share
-    return y.to(x.dtype)
 
 
 def rows(ids: torch.Tensor, block: torch.Tensor, k: int, dtype: torch.dtype) -> torch.Tensor:

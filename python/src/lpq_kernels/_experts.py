@@ -14,6 +14,7 @@ from . import ops
 
 # An expert's linears by the names that checkpoints give them.
 PARTS = {"gate_proj": "gate", "w1": "gate", "up_proj": "up", "w3": "up", "down_proj": "down", "w2": "down"}
+_PARTS = ("gate", "up", "down")
 _PLACE = re.compile(rf"(?P<block>.+)\.(?P<expert>\d+)\.(?P<part>{'|'.join(PARTS)})")
 
 
@@ -68,17 +69,19 @@ def _computed(block: nn.Module) -> str | None:
 
 
 class Experts(nn.Module):
-    """The packed experts of a block; transformers routes. `blocks` maps gate, up and down to a block an expert (ops.py)."""
+    """The packed experts of a block; transformers routes. `blocks` maps gate, up and down to a block an expert (ops.py); a token has `places`."""
 
-    def __init__(self, blocks: Mapping[str, list[torch.Tensor]], activation: str) -> None:
+    def __init__(self, blocks: Mapping[str, list[torch.Tensor]], activation: str, places: int = 1) -> None:
         super().__init__()
         self.num_experts, self.activation = len(blocks["gate"]), activation
-        for part, packed in blocks.items():
-            for expert, block in enumerate(packed):
-                self.register_buffer(f"{part}_{expert}", block)
+        stacked = ops.stacked(blocks["gate"], blocks["up"], blocks["down"], places=places)
+        self.counts = [len(packed) for packed in stacked]
+        for part, packed in zip(_PARTS, stacked, strict=True):
+            for i, block in enumerate(packed):
+                self.register_buffer(f"{part}_{i}", block)
 
     def forward(self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor) -> torch.Tensor:
-        blocks = [[getattr(self, f"{part}_{expert}") for expert in range(self.num_experts)] for part in ("gate", "up", "down")]
+        blocks = [[getattr(self, f"{part}_{i}") for i in range(count)] for part, count in zip(_PARTS, self.counts, strict=True)]
         ids = torch.where(top_k_index < self.num_experts, top_k_index, -1)  # one beyond the last: none
         return ops.experts(hidden_states, top_k_weights, ids, *blocks, self.activation)
 

@@ -105,6 +105,19 @@ class WeightDesc(ctypes.Structure):
     ]
 
 
+class MixtureDesc(ctypes.Structure):
+    """lpq_mixture_desc."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("gate_up", c_void_p),
+        ("down", c_void_p),
+        ("activation", c_int),
+        ("places", c_int64),
+        ("some_none", c_int),
+    ]
+
+
 class KvDesc(ctypes.Structure):
     """lpq_kv_desc."""
 
@@ -176,9 +189,11 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "lpq_cpu_codes_pack": [c_void_p, c_void_p, c_size_t, c_int],
     "lpq_cpu_block": [c_void_p, c_size_t, c_void_p],
     "lpq_cpu_gemm": [c_void_p, c_size_t, c_int64, c_int, c_void_p, c_void_p, c_int],
+    "lpq_cpu_gemm_experts": [c_void_p, c_size_t, c_int64, c_int64, c_int, c_void_p, c_void_p, c_void_p, c_int],
     "lpq_context_open": [c_void_p, POINTER(c_void_p)],
     "lpq_weight_create": [c_void_p, c_void_p, POINTER(c_void_p)],
     "lpq_gemm_workspace": [c_void_p, c_int64, c_int64, POINTER(c_size_t)],
+    "lpq_mixture_sizes": [c_void_p, c_int64, POINTER(c_size_t), POINTER(c_size_t)],
     "lpq_module_bytes": [c_void_p, c_char_p, POINTER(c_size_t)],
     "lpq_module_upload": [c_void_p, c_void_p, c_char_p, c_int, c_void_p, c_size_t, c_void_p, POINTER(c_void_p)],
     "lpq_kv_describe": [c_void_p, c_void_p],

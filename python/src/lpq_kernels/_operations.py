@@ -66,6 +66,19 @@ if operations == "compiled":
     def _(x: torch.Tensor, block: torch.Tensor, n: int, k: int) -> torch.Tensor:
         return x.new_empty((*x.shape[:-1], n))
 
+    @torch.library.register_fake("lpq_kernels::experts_linear_on_device")
+    def _(x: torch.Tensor, offsets: torch.Tensor, block: torch.Tensor, n: int, k: int) -> torch.Tensor:
+        return x.new_empty((x.shape[0], n))
+
+    @torch.library.register_fake("lpq_kernels::mixture_on_device")
+    def _(x: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor, activation: int) -> torch.Tensor:
+        return x.new_empty(x.shape)
+
+
+@torch.library.register_fake("lpq_kernels::experts_linear")
+def _(x: torch.Tensor, offsets: torch.Tensor, block: torch.Tensor, n: int, k: int) -> torch.Tensor:
+    return x.new_empty((x.shape[0], n))
+
 
 @torch.library.register_fake("lpq_kernels::linear")
 def _(x: torch.Tensor, block: torch.Tensor, n: int, k: int) -> torch.Tensor:

@@ -12,14 +12,17 @@ from ctypes import byref, c_size_t
 
 import torch
 
-from . import _ctypes, _device
+from . import _ctypes, _device, _mixture
 from ._ctypes import ACTIVATIONS
 from ._device import reserve
 from ._library import BlockInfo, Codes, Error, Share, check, library, sized
 from ._operations import operations
 from .artifact import Artifact
 
-__all__ = ["ACTIVATIONS", "describe", "experts", "linear", "operations", "pack_codes", "pack_module", "pack_share", "reserve", "rows"]
+__all__ = [
+    *("ACTIVATIONS", "describe", "experts", "experts_linear", "linear", "operations", "pack_codes", "pack_expert", "pack_module", "pack_share"),
+    *("reserve", "rows", "stack", "stacked"),
+]
 
 
 def _empty(size: int) -> torch.Tensor:
@@ -82,6 +85,49 @@ def pack_share(
     return block
 
 
+def pack_expert(
+    artifact: Artifact,
+    name: str,
+    *,
+    n: tuple[int, int],
+    k: tuple[int, int],
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """pack_share() of a module, or all of it, as stack() takes it on a device."""
+    module = artifact.module(name)
+    if (n, k) == ((0, module.n), (0, module.k)) and (_elsewhere(device, dtype) is None or not _device.shareable(artifact, name)):
+        return pack_module(artifact, name, device=device, dtype=dtype)
+    return pack_share(artifact, name, n=n, k=k, device=device, dtype=dtype)
+
+
+def stack(experts: Sequence[torch.Tensor], *, places: int = 1) -> torch.Tensor:
+    """The block of all experts of a projection, for experts_linear(), of a block an expert, all [n, k].
+
+    On a CPU their types may differ. On a device they are of one type, group and kind of zero points, blocks of pack_codes(), pack_share() or
+    pack_expert(), and `places` is how many rows of x a token has at most. Raises Error for what does not fit.
+    """
+    if len(experts) == 0:
+        raise Error("LPQ_ERROR_ARGUMENT", "there are no experts")
+    if experts[0].device.type != "cpu":
+        return _mixture.stack([[block] for block in experts], places)
+    sizes = [(info.n, info.k) for info in map(describe, experts)]
+    for i, size in enumerate(sizes):
+        if size != sizes[0]:
+            raise Error("LPQ_ERROR_ARGUMENT", f"expert {i} is {list(size)}, and expert 0 is {list(sizes[0])}")
+    made = _empty(sum(block.numel() for block in experts))
+    torch.cat(list(experts), out=made)
+    return made
+
+
+def stacked(
+    gate: Sequence[torch.Tensor], up: Sequence[torch.Tensor], down: Sequence[torch.Tensor], *, places: int
+) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor], Sequence[torch.Tensor]]:
+    """What experts() is to be called with for blocks that do not change: on a device, where experts are alike, one block of gate and up, none, and
+    one of down, with room for `places` experts a token. Else the same."""
+    return (gate, up, down) if gate[0].device.type == "cpu" else _mixture.stacked(gate, up, down, places)
+
+
 def pack_codes(
     type: str,
     codes: torch.Tensor,
@@ -139,6 +185,16 @@ def linear(x: torch.Tensor, block: torch.Tensor, n: int, k: int) -> torch.Tensor
     return made
 
 
+def experts_linear(x: torch.Tensor, offsets: torch.Tensor, block: torch.Tensor, n: int, k: int) -> torch.Tensor:
+    """y [M, N] of x [M, K], its rows sorted by expert: y[m] = x[m] W_e^T + bias_e for offsets[e] <= m < offsets[e + 1].
+
+    `block`: of stack(). `offsets`: int32 [experts + 1] on the device of x, 0 or more, ascending, at most M. Rows that no expert has are not
+    written. Raises RuntimeError for what does not fit; on a device offsets that do not ascend multiply nothing, and nobody is told.
+    """
+    made: torch.Tensor = _experts_linear(x, offsets, block, n, k)
+    return made
+
+
 def rows(ids: torch.Tensor, block: torch.Tensor, k: int, dtype: torch.dtype) -> torch.Tensor:
     """Rows of W, [..., K] of `dtype`, for ids [...] of whole numbers. Raises RuntimeError for a row that there is none of."""
     made: torch.Tensor = _rows(ids, block, k, dtype)
@@ -156,14 +212,16 @@ def experts(
 ) -> torch.Tensor:
     """y [T, H] = sum over j of weights[t, j] down(act(gate(x)) up(x)) of expert ids[t, j], of x's type.
 
-    x [T, H]; weights and ids [T, J], an id of -1 for none; gate, up and down a block an expert, whose types may differ. `activation` is
-    one of ACTIVATIONS. Sums over experts are f32, in ascending order of experts. Raises RuntimeError for an expert that there is none of.
+    x [T, H]; weights and ids [T, J], an id of -1 for none; gate, up and down a block an expert, whose types may differ, or what stacked()
+    makes of them. `activation` is one of ACTIVATIONS. Sums over experts are f32, in ascending order of experts. Raises RuntimeError for an expert that there is none of; on a device that is none.
     """
     made: torch.Tensor = _experts(x, weights, ids, gate, up, down, activation)
     return made
 
 
 if operations == "compiled":
-    torch.library.impl("lpq_kernels::experts", "cuda")(_device.experts)
+    torch.library.impl("lpq_kernels::experts", "cuda")(_mixture.experts)
     torch.library.impl("lpq_kernels::rows", "cuda")(_device.rows)
-_linear, _rows, _experts = (getattr(torch.ops.lpq_kernels, name).default for name in ("linear", "rows", "experts"))
+_linear, _rows, _experts, _experts_linear = (
+    getattr(torch.ops.lpq_kernels, name).default for name in ("linear", "rows", "experts", "experts_linear")
+)

@@ -28,7 +28,7 @@ from ._library import Error
 from .artifact import Artifact, Module
 from .comet import CometLinear
 from .modules import Linear
-from .ops import ACTIVATIONS, pack_module
+from .ops import ACTIVATIONS, pack_expert, pack_module
 
 
 @register_quantization_config("lpq")
@@ -137,8 +137,10 @@ def _submodule(model: nn.Module, name: str) -> nn.Module:
         return nn.Module()
 
 
-def _packed(artifact: Artifact, module: Module, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+def _packed(artifact: Artifact, module: Module, device: torch.device, dtype: torch.dtype, expert: bool = False) -> torch.Tensor:
     try:
+        if expert:
+            return pack_expert(artifact, module.name, n=(0, module.n), k=(0, module.k), device=device, dtype=dtype)
         return pack_module(artifact, module.name, device=device, dtype=dtype)
     except Error as error:
         raise ValueError(f"{artifact.directory} does not run here: {error}") from None
@@ -215,8 +217,9 @@ class LpqQuantizer(HfQuantizer):
             for name, mixture in self.mixtures.items():
                 count = len(mixture.modules) // 3
                 parts = {part: [mixture.modules[part, expert] for expert in range(count)] for part in ("gate", "up", "down")}
-                blocks = {part: [_packed(artifact, packed, device, self.dtype) for packed in all] for part, all in parts.items()}
-                model.set_submodule(name, Experts(blocks, mixture.activation))
+                blocks = {part: [_packed(artifact, packed, device, self.dtype, expert=True) for packed in all] for part, all in parts.items()}
+                places = getattr(model.config.get_text_config(), "num_experts_per_tok", None) or 1
+                model.set_submodule(name, Experts(blocks, mixture.activation, places))
         self._cast(model)
         return model
 

@@ -171,7 +171,7 @@ test('the plugin registers, takes and multiplies on a device that is pretended',
 
 /** Of what stands in layout tilus: the stub reads no other. */
 const PRETENDED =
-  /^(lpq: (gptq W3|W3, sm90|gptq W4|awq W4 with zero points|W4, sm90, experts)|transformers: W3, sm90)$/;
+  /^(lpq: (gptq W3|W3, sm90|gptq W4|awq W4 with zero points|W4, sm90, experts)|transformers: (W3, sm90|W4, sm90, Qwen3-MoE))$/;
 const COMPILED = /^lpq: (gptq W3|W3, sm90), compiled$/;
 
 test('models run on a device that is pretended, compiled and not', { skip }, async () => {
@@ -184,6 +184,7 @@ test('models run on a device that is pretended, compiled and not', { skip }, asy
   const outcomes = lines.map((line) => JSON.parse(line.slice('@@cell '.length)).outcome);
   assert.ok(outcomes.length >= 6, ran.stdout);
   assert.deepEqual([...new Set(outcomes)], ['ran'], ran.stdout);
+  assert.match(ran.stdout, /^@@grouped [1-9]\d*$/m); // experts of a stage were multiplied together
 });
 
 test("the driver's cells run in vLLM's build for the CPU", { skip }, async () => {

@@ -27,16 +27,19 @@ class Pretended(type(platforms.current_platform)):
 
 platforms._current_platform = platforms.current_platform = Pretended()
 import lpq_kernels.vllm  # noqa: E402
-from lpq_kernels import _device, ops  # noqa: E402
+from lpq_kernels import _device, _mixture, ops  # noqa: E402
 
 lpq_kernels.vllm.register()
 from lpq_kernels.vllm.artifacts import LpqConfig  # noqa: E402
+from lpq_kernels.vllm.experts import PackedExpertsMethod  # noqa: E402
 from lpq_kernels.vllm.gptq import LpqGptqConfig  # noqa: E402
 from lpq_kernels.vllm.kernel import FLOATS, LpqLinearKernel, adopt, gptq_block, product  # noqa: E402
 from lpq_kernels.vllm.refusal import Refused  # noqa: E402
 
 ops._elsewhere = lambda device, dtype: (torch.device("cpu"), dtype)
 ops._linear = torch.ops.lpq_kernels.linear_on_device.default
+ops._experts = _mixture.experts
+ops.stacked = lambda gate, up, down, *, places: _mixture.stacked(gate, up, down, places)
 N, K, GROUP = 64, 128, 64
 
 
@@ -111,6 +114,37 @@ def gptqs_words_with_zero_points():
         adopt(layer, gptq_block(bits, GROUP, True, qweight, scales.t(), qzeros, torch.bfloat16))
         weight = (codes.double() - zeros.double().repeat_interleave(GROUP, 1)) * scales.double().repeat_interleave(GROUP, 1)
         near(product(layer, x, N, K, None), x.double() @ weight.T)
+
+
+def experts_are_two_launches_whatever_tokens_chose():
+    """Four experts of the model, of which this rank has two; a token's others are the other rank's."""
+    layer, made, weights = nn.Module(), [], {}
+    layer.top_k, layer.expert_map, layer.apply_router_weight_on_input = 2, torch.tensor([-1, 0, -1, 1], dtype=torch.int32), False
+    layer.activation = type("Activation", (), {"value": "silu"})
+    for expert in (1, 3):
+        blocks, weights[expert] = {}, {}
+        for part, (n, k) in {"gate": (N, K), "up": (N, K), "down": (K, N)}.items():
+            draw = torch.Generator().manual_seed(10 * expert + len(part))
+            codes = torch.randint(0, 16, (n, k), generator=draw).to(torch.uint8)
+            scales = torch.randint(1, 64, (n, k // GROUP), generator=draw).float() / 4096
+            weights[expert][part] = (codes.double() - 8) * scales.double().repeat_interleave(GROUP, 1)
+            blocks[part] = ops.pack_codes("u4", codes, scales, group=GROUP, zero=8, dtype=torch.bfloat16)
+        made.append(blocks)
+    method = type("Method", (PackedExpertsMethod,), {"create_weights": None, "__init__": lambda self: None})()
+    method.adopt(layer, made)
+    assert not made and sorted(name for name, _ in layer.named_parameters()) == ["lpq_down_0", "lpq_gate_0"]
+    draw = torch.Generator().manual_seed(1)
+    x, share = torch.randn((5, K), generator=draw).to(torch.bfloat16), torch.rand((5, 2), generator=draw)
+    ids = torch.tensor([[1, 3], [0, 1], [2, 0], [3, 2], [3, 1]], dtype=torch.int32)
+    y = method.apply(layer, x, share, ids)
+    exact = torch.zeros((5, K), dtype=torch.float64)
+    for token in range(5):
+        for place in range(2):
+            if (of := weights.get(int(ids[token, place]))) is not None:
+                opened, raised = (of[part] @ x[token].double() for part in ("gate", "up"))
+                exact[token] += share[token, place].double() * (of["down"] @ (nn.functional.silu(opened) * raised))
+    # Gate, up, what they make, down and the sum are rounded to bf16: five times 2^-8 of numbers of some times the result's size.
+    assert bool(((y.double() - exact).abs() <= 5 * 2.0**-8 * exact.abs().max()).all()) and not y[2].any()
 
 
 def which_checkpoints_are_claimed():

@@ -4,6 +4,7 @@ python/tests/device_stub.c. So a model is loaded, packed, compiled and run by th
     LPQ_KERNELS=STUB PYTHONPATH=WHEEL python3 pretend.py PREPARED EXPRESSION
 """
 
+import ctypes
 import json
 import os
 import re
@@ -21,8 +22,9 @@ from rows import rows  # noqa: E402
 from vllm.plugins import load_general_plugins  # noqa: E402
 
 load_general_plugins()
-from lpq_kernels import _device, ops  # noqa: E402
+from lpq_kernels import _device, _mixture, ops  # noqa: E402
 from lpq_kernels import transformers as loaded  # noqa: E402
+from lpq_kernels._library import library  # noqa: E402
 from lpq_kernels.vllm import artifacts, compressed, experts, gptq, gptq_experts, kernel, refusal  # noqa: E402
 
 
@@ -39,7 +41,8 @@ for module in (artifacts, compressed, experts, gptq, gptq_experts, kernel):
 refusal.current_platform = Platform()
 ops._elsewhere = lambda device, dtype: (HOST, dtype)
 ops._linear = torch.ops.lpq_kernels.linear_on_device.default
-ops._experts = _device.experts
+ops._experts = _mixture.experts
+ops.stacked = lambda gate, up, down, *, places: _mixture.stacked(gate, up, down, places)
 ops.describe = loaded.Linear.__init__.__globals__["ops"].describe = _device.describe
 
 if __name__ == "__main__":
@@ -49,3 +52,4 @@ if __name__ == "__main__":
         json.dump({"device": "cpu", "cells": cells}, file)
         file.flush()
         work.main(file.name)
+    print("@@grouped", ctypes.c_int.in_dll(library, "stub_mixtures").value)

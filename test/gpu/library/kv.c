@@ -1,26 +1,6 @@
 /* The cache of keys and values of lpq_kernels.h: `kv` needs no GPU; `kv gpu` packs, appends and decodes on one and compares with plain C
    in double; `kv calls` does the same without looking at numbers. Prints 'N checks, F failed'. */
-#define _POSIX_C_SOURCE 200809L
-#include <dlfcn.h>
-#include <math.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "lpq_kernels.h"
-
-static int checks = 0, failed = 0;
-
-static void expect(int ok, const char *what, int line) {
-  ++checks;
-  if (ok) return;
-  ++failed;
-  printf("FAIL line %d: %s (last error: %s)\n", line, what, lpq_last_error());
-}
-#define TRUE(condition) expect((condition), #condition, __LINE__)
-#define GIVES(status, call) expect((call) == (status), #call " is not " #status, __LINE__)
-#define NAMES(text) expect(strstr(lpq_last_error(), text) != NULL, "the error does not say '" text "'", __LINE__)
+#include "support.h"
 
 static lpq_kv_desc four(void) {
   lpq_kv_desc d;
@@ -92,54 +72,10 @@ static void without_gpu(void) {
 
 /* ---- With a GPU ---- */
 
-typedef unsigned long long device_memory;
-static void *library;
 static lpq_context *context;
-static void *stream;
-static int (*to_device)(device_memory, const void *, size_t, void *), (*to_host)(void *, device_memory, size_t, void *), (*wait_for)(void *);
-
-static void *symbol(const char *name) {
-  void *found = dlsym(library, name);
-  if (!found) printf("the driver has no %s\n", name), exit(2);
-  return found;
-}
-
-static void copy_in(void *to, const void *from, size_t bytes) {
-  if (to_device((device_memory)(uintptr_t)to, from, bytes, stream) || wait_for(stream)) printf("copying to the device failed\n"), exit(1);
-}
-
-static void *device_bytes(const void *host, size_t bytes) {
-  int (*alloc)(device_memory *, size_t), (*fill)(device_memory, unsigned char, size_t);
-  device_memory memory = 0;
-  *(void **)&alloc = symbol("cuMemAlloc_v2");
-  *(void **)&fill = symbol("cuMemsetD8_v2");
-  if (alloc(&memory, bytes) || fill(memory, 0xff, bytes) || wait_for(NULL)) printf("no %zu bytes on the device\n", bytes), exit(1);
-  if (host) copy_in((void *)(uintptr_t)memory, host, bytes);
-  return (void *)(uintptr_t)memory;
-}
 
 /* Numbers that f16 holds: multiples of 2^-8 below 4. */
-static uint32_t state = 2463534242u;
-static double draw(void) {
-  state ^= state << 13, state ^= state >> 17, state ^= state << 5;
-  return ((int)(state % 2047) - 1023) / 256.0;
-}
-
-static double half_value(uint16_t bits) {
-  const int exponent = bits >> 10 & 31, fraction = bits & 1023;
-  const double size = exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24);
-  return exponent == 31 ? NAN : bits & 0x8000 ? -size : size;
-}
-static uint16_t half_bits(double x) {
-  int exponent;
-  double size = fabs(x), unit;
-  if (size == 0) return 0;
-  frexp(size, &exponent);
-  unit = ldexp(1, (exponent - 1 < -14 ? -14 : exponent - 1) - 10);
-  size = rint(size / unit) * unit;
-  frexp(size, &exponent);
-  return (uint16_t)((x < 0 ? 0x8000 : 0) | (size < ldexp(1, -14) ? (int)(size * 16777216) : (exponent + 14) << 10 | ((int)ldexp(size, 11 - exponent) & 1023)));
-}
+static double draw(void) { return ((int)(next_word() % 2047) - 1023) / 256.0; }
 
 enum { SEQUENCES = 2, PAGES_EACH = 4, COUNT = SEQUENCES * PAGES_EACH };
 static const int32_t TABLE[SEQUENCES * PAGES_EACH] = {5, 0, 3, 6, 1, 4, 2, 7};
@@ -333,18 +269,11 @@ static void with_gpu(lpq_kv_desc d, const char *name, int numbers) {
 }
 
 int main(int count, char **arguments) {
-  int (*init)(unsigned), (*device)(int *, int), (*retain)(void **, int), (*select)(void *), (*make)(void **, unsigned);
-  void *current;
-  int ordinal, numbers;
+  int numbers;
   without_gpu();
   if (count > 1) {
     numbers = strcmp(arguments[1], "gpu") == 0;
-    library = dlopen("libcuda.so.1", RTLD_NOW);
-    if (!library) printf("no GPU: %s\n", dlerror()), exit(2);
-    *(void **)&init = symbol("cuInit"), *(void **)&device = symbol("cuDeviceGet"), *(void **)&retain = symbol("cuDevicePrimaryCtxRetain");
-    *(void **)&select = symbol("cuCtxSetCurrent"), *(void **)&make = symbol("cuStreamCreate"), *(void **)&wait_for = symbol("cuStreamSynchronize");
-    *(void **)&to_device = symbol("cuMemcpyHtoDAsync_v2"), *(void **)&to_host = symbol("cuMemcpyDtoHAsync_v2");
-    if (init(0) || device(&ordinal, 0) || retain(&current, ordinal) || select(current) || make(&stream, 1)) printf("no GPU\n"), exit(2);
+    open_device();
     GIVES(LPQ_OK, lpq_context_open(NULL, &context));
     if (!context) exit(1);
     with_gpu(four(), "4 bits by channel", numbers);

@@ -1,6 +1,7 @@
 // The kernels of experts (native/cuda/gemm/kernels/experts*.cuh) and of their rows
 // (native/cuda/nn/expert_rows.cu) run by the host for the fake driver: what the operations launch, with the arguments
 // that they launch it with.
+#include <cmath>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -43,6 +44,31 @@ void run(void (*kernel)(Args...), unsigned grid, unsigned at_once, unsigned thre
             });
 }
 
+template <class T>
+T argument(void** arguments, int i) {
+  return *static_cast<T*>(arguments[i]);
+}
+
+// The simulator does not have what native/cuda/nn/elementwise.cu is written with: what stands between and behind the
+// products in a mixture, plainly. SiLU alone.
+void gated_rows(void** arguments) {
+  const auto *gate = argument<const uint16_t*>(arguments, 0), *up = argument<const uint16_t*>(arguments, 1);
+  auto* y = argument<uint16_t*>(arguments, 2);
+  const auto rows = argument<long long>(arguments, 4), width = argument<long long>(arguments, 5),
+             gate_pitch = argument<long long>(arguments, 6), up_pitch = argument<long long>(arguments, 7);
+  for (long long row = 0; row < rows; ++row)
+    for (long long i = 0; i < width; ++i) {
+      const float g = lpq::cuda::to_float(gate[row * gate_pitch + i], false);
+      const float u = lpq::cuda::to_float(up[row * up_pitch + i], false);
+      y[row * width + i] = lpq::cuda::from_float<false>(g / (1 + std::exp(-g)) * u);
+    }
+}
+void cast(void** arguments) {
+  const auto* x = argument<const float*>(arguments, 0);
+  auto* y = argument<uint16_t*>(arguments, 1);
+  for (long long i = 0; i < argument<long long>(arguments, 2); ++i) y[i] = lpq::cuda::from_float<false>(x[i]);
+}
+
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) void fake_kernel(const char* name, unsigned grid, unsigned threads,
@@ -67,6 +93,8 @@ extern "C" __attribute__((visibility("default"))) void fake_kernel(const char* n
   if (kernel == "lpq_group_few") rows(lpq_group_few);
   if (kernel == "lpq_expert_offsets") rows(lpq_expert_offsets);
   if (kernel == "lpq_invert_rows") rows(lpq_invert_rows);
+  if (kernel == "lpq_gated_rows_f16") gated_rows(arguments);
+  if (kernel == "lpq_cast_f32_f16") cast(arguments);
 #define LPQ_ROWS(type, name)                                    \
   if (kernel == "lpq_gather_" #name) rows(lpq_gather_##name);   \
   if (kernel == "lpq_scatter_" #name) rows(lpq_scatter_##name); \

@@ -128,7 +128,14 @@ export const CARRIED = [
   { name: 'model.embed_tokens.weight', dtype: 'BF16', shape: [4, 2], data: Uint16Array.of(1, 2, 3, 4, 5, 6, 7, 8) },
   { name: 'model.layers.0.mlp.gate.weight', dtype: 'BF16', shape: [2, 2], data: Uint16Array.of(9, 8, 7, 6) },
   { name: 'model.norm.weight', dtype: 'BF16', shape: [2], data: Uint16Array.of(0x3f80, 0x3f80) },
-] as const;
+] as const satisfies readonly Carried[];
+
+export interface Carried {
+  readonly name: string;
+  readonly dtype: 'BF16';
+  readonly shape: readonly number[];
+  readonly data: Uint16Array;
+}
 
 /** Writes a canonical checkpoint of these modules and opens it. */
 export async function checkpointOf(
@@ -136,15 +143,16 @@ export async function checkpointOf(
   name: string,
   modules: Readonly<Record<string, Made>>,
   config: Readonly<Record<string, unknown>> = { model_type: 'llama', architectures: ['LlamaForCausalLM'] },
+  carried: readonly Carried[] = CARRIED,
 ): Promise<CanonicalCheckpoint> {
   const output = await OutputDirectory.create(path.join(dir, name));
   await output.writeFile('tokenizer.json', '{"made": "up"}\n');
   const writer = await CanonicalWriter.create(output, {
     modules: new Map(Object.entries(modules).map(([module, { declaration }]) => [module, declaration])),
-    carried: CARRIED.map(({ name: tensor, dtype, shape }) => ({ name: tensor, dtype, shape })),
+    carried: carried.map(({ name: tensor, dtype, shape }) => ({ name: tensor, dtype, shape })),
     config: JSON.stringify(config),
   });
-  for (const { name: tensor, data } of CARRIED) await writer.writeCarried(tensor, data);
+  for (const { name: tensor, data } of carried) await writer.writeCarried(tensor, data);
   for (const [module, { data }] of Object.entries(modules)) await writer.writeModule(module, data);
   await writer.finish(provenance);
   await output.commit();

@@ -102,14 +102,15 @@ class LpqCompressedTensorsExpertsMethod(PackedExpertsMethod):
 
     def process_weights_after_loading(self, layer: RoutedExperts) -> None:
         spread(torch.get_num_threads())
-        size = layer.w13_weight_packed.shape[1] // 2
+        size, experts = layer.w13_weight_packed.shape[1] // 2, []
         for expert in range(layer.local_num_experts):
             gate, up = (self._block(layer, "w13", expert, first, first + size) for first in (0, size))
-            self.adopt(layer, expert, gate=gate, up=up, down=self._block(layer, "w2", expert, 0, layer.w2_weight_packed.shape[1]))
+            experts.append({"gate": gate, "up": up, "down": self._block(layer, "w2", expert, 0, layer.w2_weight_packed.shape[1])})
         for name in ("w13", "w2"):
             for each in ("packed", "scale", "shape", "zero_point"):
                 if hasattr(layer, f"{name}_weight_{each}"):
                     delattr(layer, f"{name}_weight_{each}")
+        self.adopt(layer, experts)
 
     def _block(self, layer: RoutedExperts, name: str, expert: int, first: int, end: int) -> torch.Tensor:
         """Outputs first to end of an expert's w13 or w2. Without zero points, the code of 0 is 2^(bits - 1)."""

@@ -33,15 +33,20 @@ def refused(layer: RoutedExperts) -> str | None:
 
 
 class PackedExpertsMethod(FusedMoEMethodBase):
-    """Adopts a block for gate, up and down of every expert, and multiplies by those that tokens chose."""
+    """Adopts blocks for gate, up and down of every expert, and multiplies by those that tokens chose; on a device all experts in one launch."""
 
     def get_fused_moe_quant_config(self, layer: RoutedExperts) -> None:
         return None
 
-    def adopt(self, layer: RoutedExperts, expert: int, **blocks: torch.Tensor) -> None:
-        """Makes blocks named as PARTS those of a local expert."""
-        for part, block in blocks.items():
-            layer.register_parameter(f"lpq_{part}_{expert}", nn.Parameter(block, requires_grad=False))
+    def adopt(self, layer: RoutedExperts, experts: list[dict[str, torch.Tensor]]) -> None:
+        """Makes blocks named as PARTS those of the local experts, which the caller lets go of."""
+        gate, up, down = ([blocks[part] for blocks in experts] for part in PARTS)
+        experts.clear()
+        made = ops.stacked(gate, up, down, places=layer.top_k)
+        self.counts = [len(blocks) for blocks in made]
+        for part, blocks in zip(PARTS, made, strict=True):
+            for i, block in enumerate(blocks):
+                layer.register_parameter(f"lpq_{part}_{i}", nn.Parameter(block, requires_grad=False))
 
     def apply(
         self,
@@ -52,7 +57,7 @@ class PackedExpertsMethod(FusedMoEMethodBase):
         shared_experts: Any = None,
         shared_experts_input: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        blocks = [[getattr(layer, f"lpq_{part}_{i}") for i in range(layer.local_num_experts)] for part in PARTS]
+        blocks = [[getattr(layer, f"lpq_{part}_{i}") for i in range(count)] for part, count in zip(PARTS, self.counts, strict=True)]
         ids = topk_ids if layer.expert_map is None else layer.expert_map[topk_ids.long()]
         if layer.apply_router_weight_on_input:  # one expert a token
             x, topk_weights = x * topk_weights.to(x.dtype), torch.ones_like(topk_weights)
@@ -106,20 +111,20 @@ class LpqExpertsMethod(PackedExpertsMethod):
     def process_weights_after_loading(self, layer: RoutedExperts) -> None:
         spread(torch.get_num_threads())
         artifact = opened(self.directory)
-        for place, expert in enumerate(local_experts(layer)):
+        made = []
+        for expert in local_experts(layer):
             gate, up, down = self.experts[expert]
-            self.adopt(
-                layer,
-                place,
-                gate=self.packed(artifact, gate, n=self.share, k=(0, gate.k)),
-                up=self.packed(artifact, up, n=self.share, k=(0, up.k)),
-                down=self.packed(artifact, down, n=(0, down.n), k=self.share),
+            made.append(
+                {
+                    "gate": self.packed(artifact, gate, n=self.share, k=(0, gate.k)),
+                    "up": self.packed(artifact, up, n=self.share, k=(0, up.k)),
+                    "down": self.packed(artifact, down, n=(0, down.n), k=self.share),
+                }
             )
+        self.adopt(layer, made)
 
     def packed(self, artifact: Artifact, part: Module, *, n: tuple[int, int], k: tuple[int, int]) -> torch.Tensor:
         try:
-            there = {"device": here(), "dtype": self.dtype}
-            whole = (n, k) == ((0, part.n), (0, part.k))
-            return ops.pack_module(artifact, part.name, **there) if whole else ops.pack_share(artifact, part.name, n=n, k=k, **there)
+            return ops.pack_expert(artifact, part.name, n=n, k=k, device=here(), dtype=self.dtype)
         except Error as error:
             raise Refused(f"{self.directory} does not run here: '{part.name}': {error}") from None

@@ -56,6 +56,7 @@ class LpqGptqExpertsMethod(PackedExpertsMethod):
     def process_weights_after_loading(self, layer: RoutedExperts) -> None:
         spread(torch.get_num_threads())
         bits, size = self.bits, layer.w13_scales.shape[2] // 2
+        experts = []
         for expert in range(layer.local_num_experts):
             made = {}
             for part, name, outputs in (("gate", "w13", slice(0, size)), ("up", "w13", slice(size, 2 * size)), ("down", "w2", slice(None))):
@@ -63,7 +64,8 @@ class LpqGptqExpertsMethod(PackedExpertsMethod):
                 last = scales.shape[1] if outputs.stop is None else outputs.stop
                 at = slice((outputs.start or 0) * bits // 32, last * bits // 32)
                 made[part] = gptq_block(bits, self.group, self.less_one, words[:, outputs], scales[:, outputs], zeros[:, at], self.dtype)
-            self.adopt(layer, expert, **made)
+            experts.append(made)
         for name in ("w13", "w2"):
             for each in ("qweight", "scales", "qzeros"):
                 delattr(layer, f"{name}_{each}")
+        self.adopt(layer, experts)
