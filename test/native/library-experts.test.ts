@@ -41,7 +41,7 @@ function runs(program: string, args: readonly string[], env: Record<string, stri
 }
 
 const KERNELS = [
-  ...['t2', 't8', 'h2', 'h8', 'm8_o', 'm16_g'].map((cut) => `lpq_experts_int4_f16_${cut}`),
+  ...['t2', 't8', 'm2_g', 'm4_g', 'm2_o', 'm4_o', 'm8_o', 'c16x2'].map((cut) => `lpq_experts_int4_f16_${cut}`),
   ...['t1', 's1', 'x1'].map((cut) => `lpq_gemm_int4_f16_${cut}`),
 ];
 const made = fakeCuda(KERNELS, { hopper: true });

@@ -25,6 +25,7 @@ LPQ_EXPERTS_WIDE(int4_f16, 8, 4, false, IntCast, _o, true)
 LPQ_EXPERTS_WIDE(int4_f16, 4, 4, false, IntCast, _o, true)
 LPQ_EXPERTS_WIDE(int4_f16, 2, 4, false, IntCast, _o, true)
 LPQ_EXPERTS_WIDE(int4_f16, 2, 4, false, IntCast, _g, false)
+LPQ_EXPERTS_WIDE(int4_f16, 4, 4, false, IntCast, _g, false)
 LPQ_EXPERTS_SCALED(int4_f16, c, 16, 2, 4, false, false, true)
 
 namespace {
@@ -88,6 +89,7 @@ extern "C" __attribute__((visibility("default"))) void fake_kernel(const char* n
   LPQ_PRODUCT(int4_f16_m4_o)
   LPQ_PRODUCT(int4_f16_m2_o)
   LPQ_PRODUCT(int4_f16_m2_g)
+  LPQ_PRODUCT(int4_f16_m4_g)
   LPQ_PRODUCT(int4_f16_c16x2)
   if (kernel == "lpq_pad_rows") rows(lpq_pad_rows);
   if (kernel == "lpq_group_few") rows(lpq_group_few);
