@@ -1,8 +1,12 @@
-"""Tokens a second of vLLM over a checkpoint of random 4-bit weights in gptq's form, groups of 128, that is made here."""
+"""Tokens a second of vLLM over a checkpoint of random 4-bit weights in gptq's form, groups of 128, that is made here.
+
+With LPQ_PROFILE=1 also what the card does in a step: the time of all kernels, and of those that take longest.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -91,6 +95,18 @@ def measured(cell: dict[str, Any], device: str, engine_of: Any, kernels_of: Any,
             apart = least[1] - least[0]
             rates[str(batch)] = round(batch * (long - short) / apart, 1) if apart > 0 else None  # noise of a machine that is busy
         told = ", ".join(f"{rate} tokens/s at {batch}" for batch, rate in rates.items())
-        return {"outcome": "ran", "rates": rates, "told": told, "kernels": kernels_of(engine), "up": round(up, 1), "shape": shape}
+        profiles = {str(batch): profiled(seconds, batch, short) for batch in shape["batches"]} if os.environ.get("LPQ_PROFILE") else {}
+        return {"outcome": "ran", "rates": rates, **({"profiles": profiles} if profiles else {}), "told": told, "kernels": kernels_of(engine), "up": round(up, 1), "shape": shape}
     finally:
         release(engine)
+
+
+def profiled(seconds: Any, batch: int, tokens: int) -> dict[str, Any]:
+    """Microseconds of a step on the card, its prompt's share included: of all kernels, and of each of the dozen that take longest."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        seconds(batch, tokens)
+    events = sorted(found.key_averages(), key=lambda event: -event.self_device_time_total)
+    kernels = [{"name": event.key, "calls": event.count / tokens, "us": round(event.self_device_time_total / tokens, 1)} for event in events[:12]]
+    return {"us": round(sum(event.self_device_time_total for event in events) / tokens, 1), "kernels": kernels}

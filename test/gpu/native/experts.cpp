@@ -299,7 +299,7 @@ class Comparison {
       };
       // In turns: the clock falls under load.
       std::vector<double> own_times, apart_times, dense_times;
-      for (int round = 0; round < 5; ++round)
+      for (int round = 0; round < 3; ++round)
         own_times.push_back(micros(together)), apart_times.push_back(micros(each)),
             dense_times.push_back(micros(cublas));
       const auto middle = [](std::vector<double>& times) {
