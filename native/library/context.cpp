@@ -318,9 +318,8 @@ lpq_status lpq_workspace_check(lpq_context* context, void* workspace, void* stre
     check(driver().fill_bytes(reinterpret_cast<CUdeviceptr>(workspace), 0, sizeof word, on), "clearing the workspace");
     throw Failure("LPQ_NATIVE_ARGUMENT",
                   "a call met bad data: offsets of experts that do not ascend inside x, an id of no expert, a "
-                  "permutation that names a column "
-                  "which x does not have, a cache with a page, length or tail that is none, or NaN or "
-                  "infinity where numbers become codes");
+                  "permutation that names a column which x does not have, a cache with a page, length or tail that is "
+                  "none, or NaN or infinity where numbers become codes");
   });
 }
 

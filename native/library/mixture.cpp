@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "cuda/nn/routing.h"
 #include "library/context.h"
 #include "library/status.h"
 #include "ops/gemm_packed.h"
@@ -72,9 +73,8 @@ class Between {
     picked = part(wider, {rows, m.k}), lowered = part(wider, {rows, m.down.product.n});
     both = take(m.type, {rows, m.both.product.n});
     inner = take(m.type, {rows, m.inner});
-    sums = take(DType::f32, {tokens, m.down.product.n});
   }
-  Tensor order, offsets, picked, both, inner, lowered, sums;
+  Tensor order, offsets, picked, both, inner, lowered;
   size_t bytes() const { return used_; }
 
  private:
@@ -115,13 +115,10 @@ void run_mixture(const Mixture& m, int64_t tokens, const void* x, const int32_t*
   product(m.both, at.picked, at.both);
   run(exec, "gated_activation", {at.both, at.both}, {at.inner},
       {{"act", m.activation}, {"first", 0.0}, {"upFirst", static_cast<double>(m.up)}});
-  // Rows of no expert are not written, and add nothing.
-  if (m.groups > m.experts) exec.fill_zero(at.lowered.raw(), at.lowered.bytes());
   product(m.down, at.inner, at.lowered);
-  exec.fill_zero(at.sums.raw(), at.sums.bytes());
-  run(exec, "scatter_add_rows", {at.lowered, at.order, given(weights, DType::f32, {tokens, m.places}), at.sums},
-      {at.sums}, {{"divide", places}});
-  run(exec, "cast", {at.sums}, {given(y, m.type, at.sums.shape)});
+  // Rows of no expert stand behind the others, and were not written.
+  combine_rows(exec, at.lowered, at.order, at.offsets.data<int32_t>() + m.experts, weights,
+               given(y, m.type, {tokens, m.down.product.n}), m.places);
 }
 
 // Beside its products the operations keep a number an expert, or a number a row.

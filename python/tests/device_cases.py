@@ -211,8 +211,9 @@ def fakes_have_the_device_and_the_type_of_x():
             ids, share = torch.zeros((35, 2), dtype=torch.int64, device=device), torch.ones((35, 2), device=device)
             y = torch.ops.lpq_kernels.mixture_on_device(x.view(35, 64), share, ids.int(), block, block, 0)
             assert (y.shape, y.dtype, y.device.type) == ((35, 64), torch.bfloat16, device)
-            y = torch.ops.lpq_kernels.experts(x.view(35, 64), share, ids, [block], [block], [block], "silu")
-            assert (y.shape, y.dtype, y.device.type) == ((35, 64), torch.bfloat16, device)
+            for up in ([block], []):
+                y = torch.ops.lpq_kernels.experts(x.view(35, 64), share, ids, [block], up, [block], "silu")
+                assert (y.shape, y.dtype, y.device.type) == ((35, 64), torch.bfloat16, device)
 
 
 def torch_compile_takes_products_into_one_graph():

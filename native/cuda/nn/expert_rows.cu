@@ -50,6 +50,33 @@ __device__ __forceinline__ void add_rows(const T* x, const int* place, const int
   }
 }
 
+// y[c] = the same sum without what y holds, of rows before `end` alone.
+template <class T>
+__device__ __forceinline__ void sum_rows(const T* x, const int* place, const int* order, const float* weights, T* y,
+                                         int width, int divide, int end, int part, int parts) {
+  for (int c = part * blockDim.x + threadIdx.x; c < width; c += parts * blockDim.x) {
+    float sum = 0;
+    for (int j = 0; j < divide; ++j) {
+      const int m = place[order[j]];
+      if (m >= 0 && m < end) sum = __fmaf_rn(widen(x[static_cast<index_t>(m) * width + c]), weights[order[j]], sum);
+    }
+    y[c] = narrow<T>(sum);
+  }
+}
+
+// Of up to 1024 rows, place[j]: where row t * divide + j stands; -1: nowhere. By all threads.
+__device__ __forceinline__ void find_places(const int* rows, int count, int* place, int divide, index_t t, int limit,
+                                            unsigned* fault) {
+  for (int j = threadIdx.x; j < divide; j += blockDim.x) place[j] = -1;
+  __syncthreads();
+  for (int m = threadIdx.x; m < count; m += blockDim.x) {
+    const int row = rows[m];
+    if (row < 0 || row >= limit) *fault = 1;
+    else if (row / divide == t) place[row % divide] = m;
+  }
+  __syncthreads();
+}
+
 }  // namespace
 
 // One warp.
@@ -129,17 +156,39 @@ LPQ_EACH_TYPE(LPQ_SCATTER)
     int* const place = shared_ints();                                                                               \
     int* const order = place + (divide + 3) / 4 * 4;                                                                \
     const index_t t = blockIdx.x / parts;                                                                           \
-    for (int j = threadIdx.x; j < divide; j += blockDim.x) place[j] = -1;                                           \
-    __syncthreads();                                                                                                \
-    for (int m = threadIdx.x; m < count; m += blockDim.x) {                                                         \
-      const int row = rows[m];                                                                                      \
-      if (row < 0 || row >= limit) *fault = 1;                                                                      \
-      else if (row / divide == t) place[row % divide] = m;                                                          \
-    }                                                                                                               \
-    __syncthreads();                                                                                                \
+    find_places(rows, count, place, divide, t, limit, fault);                                                       \
     if (threadIdx.x == 0) sort_places(place, order, divide);                                                        \
     __syncthreads();                                                                                                \
     add_rows(x, place, order, weights + t * divide, y + t * width, width, divide,                                   \
              static_cast<int>(blockIdx.x % parts), parts);                                                          \
   }
 LPQ_EACH_TYPE(LPQ_SCATTER_FEW)
+
+// y[t] = sum over j of weights[t*divide + j] * x[place], in ascending order of place, of places before *end; y of the
+// type of x. Otherwise as scatter.
+#define LPQ_COMBINE(type, name)                                                                                        \
+  extern "C" __global__ void lpq_combine_##name(const type* x, const int* place, const int* end, const float* weights, \
+                                                type* y, int width, int divide, int parts) {                           \
+    cuda::griddepcontrol_wait_and_launch();                                                                            \
+    int* const order = shared_ints();                                                                                  \
+    const index_t t = blockIdx.x / parts;                                                                              \
+    if (threadIdx.x == 0) sort_places(place + t * divide, order, divide);                                              \
+    __syncthreads();                                                                                                   \
+    sum_rows(x, place + t * divide, order, weights + t * divide, y + t * width, width, divide, *end,                   \
+             static_cast<int>(blockIdx.x % parts), parts);                                                             \
+  }                                                                                                                    \
+  extern "C" __global__ void lpq_combine_few_##name(const type* x, const int* rows, const int* end,                    \
+                                                    const float* weights, type* y, int count, int width, int divide,   \
+                                                    int limit, int parts, unsigned* fault) {                           \
+    cuda::griddepcontrol_wait_and_launch();                                                                            \
+    int* const place = shared_ints();                                                                                  \
+    int* const order = place + (divide + 3) / 4 * 4;                                                                   \
+    const index_t t = blockIdx.x / parts;                                                                              \
+    find_places(rows, count, place, divide, t, limit, fault);                                                          \
+    if (threadIdx.x == 0) sort_places(place, order, divide);                                                           \
+    __syncthreads();                                                                                                   \
+    sum_rows(x, place, order, weights + t * divide, y + t * width, width, divide, *end,                                \
+             static_cast<int>(blockIdx.x % parts), parts);                                                             \
+  }
+LPQ_COMBINE(f16, f16)
+LPQ_COMBINE(bf16, bf16)

@@ -1,5 +1,7 @@
-#include "ops/routing.h"
+#include "cuda/nn/routing.h"
+
 #include "cuda/launch.h"
+#include "ops/routing.h"
 
 namespace lpq::cuda {
 namespace {
@@ -77,6 +79,20 @@ void gather_rows(Call& call, CudaExec& exec) {
                     op.y.raw(), width, divide, limit, parts, fault);
 }
 
+// Where each of `limit` rows stands among `rows`; -1: nowhere.
+Scratch places_of(CudaExec& exec, const Tensor& rows, int limit, uint32_t* fault) {
+  Scratch scratch = exec.scratch(static_cast<size_t>(limit) * 4);
+  int32_t* place = scratch.as<int32_t>();
+  const int64_t count = rows.elements();
+  if (limit > 0)
+    check(driver().fill_words(reinterpret_cast<CUdeviceptr>(place), 0xffffffffu, static_cast<size_t>(limit),
+                              exec.stream()),
+          "filling memory");
+  exec.launch("lpq_invert_rows", {div_up(count, 256)}, {256}, 0, rows.data<int32_t>(), static_cast<int>(count), place,
+              limit, fault);
+  return scratch;
+}
+
 void scatter_add_rows(Call& call, CudaExec& exec) {
   const ops::ScatterAddRows op(call);
   const int count = static_cast<int>(op.x.dim(0)), width = static_cast<int>(op.x.dim(1)),
@@ -93,18 +109,28 @@ void scatter_add_rows(Call& call, CudaExec& exec) {
     return exec.launch_after("lpq_scatter_few" + suffix(op.x), {tokens * parts}, {256}, 2 * order_bytes, op.x.raw(),
                              op.rows.data<int32_t>(), op.weights.data<float>(), op.y.data<float>(), count, width,
                              divide, limit, parts, fault);
-  const Scratch scratch = exec.scratch(static_cast<size_t>(limit) * 4);
-  int32_t* place = scratch.as<int32_t>();
-  if (limit > 0)
-    check(driver().fill_words(reinterpret_cast<CUdeviceptr>(place), 0xffffffffu, static_cast<size_t>(limit),
-                              exec.stream()),
-          "filling memory");
-  exec.launch("lpq_invert_rows", {div_up(count, 256)}, {256}, 0, op.rows.data<int32_t>(), count, place, limit, fault);
-  exec.launch_after("lpq_scatter" + suffix(op.x), {tokens * parts}, {256}, order_bytes, op.x.raw(), place,
-                    op.weights.data<float>(), op.y.data<float>(), width, divide, parts);
+  const Scratch scratch = places_of(exec, op.rows, limit, fault);
+  exec.launch_after("lpq_scatter" + suffix(op.x), {tokens * parts}, {256}, order_bytes, op.x.raw(),
+                    scratch.as<int32_t>(), op.weights.data<float>(), op.y.data<float>(), width, divide, parts);
 }
 
 }  // namespace
+
+void combine_rows(CudaExec& exec, const Tensor& x, const Tensor& rows, const int32_t* end, const float* weights,
+                  const Tensor& y, int64_t places) {
+  const int count = static_cast<int>(x.dim(0)), width = static_cast<int>(x.dim(1)), divide = static_cast<int>(places);
+  const int64_t tokens = y.dim(0);
+  const int limit = static_cast<int>(tokens * places), parts = row_parts(exec, tokens, width);
+  uint32_t* fault = exec.fault("LPQ_NATIVE_ARGUMENT", "rows holds a value outside y and weights");
+  const auto order_bytes = static_cast<unsigned>(div_up(divide, 4) * 16);
+  if (count <= kFewRows)
+    return exec.launch_after("lpq_combine_few" + suffix(x), {tokens * parts}, {256}, 2 * order_bytes, x.raw(),
+                             rows.data<int32_t>(), end, weights, y.raw(), count, width, divide, limit, parts, fault);
+  const Scratch scratch = places_of(exec, rows, limit, fault);
+  exec.launch_after("lpq_combine" + suffix(x), {tokens * parts}, {256}, order_bytes, x.raw(), scratch.as<int32_t>(),
+                    end, weights, y.raw(), width, divide, parts);
+}
+
 LPQ_CUDA_OP(route_top_k, "route_top_k");
 LPQ_CUDA_OP(group_by_expert, "group_by_expert");
 LPQ_CUDA_OP(gather_rows, "gather_rows");

@@ -105,27 +105,7 @@ def experts(
         raise Error("LPQ_ERROR_ARGUMENT", f"'{activation}' is no activation: {', '.join(ACTIVATIONS)}")
     if len(gate) == 1 and _device.of(gate[0]).experts:
         return _grouped(x, weights, ids, gate[0], down[0], activation)
-    return _each(x, weights, ids, gate, up, down, activation)
-
-
-def _grouped(x: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor, both: torch.Tensor, down: torch.Tensor, activation: str) -> torch.Tensor:
-    """One call of the library, which groups rows by expert, multiplies, and adds up each token's in ascending order of experts."""
-    # What is no expert becomes their number, which is none.
-    chosen = (ids.to(torch.int32) & 0x7FFFFFFF).clamp_(max=_device.of(both).experts)
-    made: torch.Tensor = torch.ops.lpq_kernels.mixture_on_device(x, weights.float(), chosen, both, down, list(ACTIVATIONS).index(activation))
-    return made
-
-
-def _each(
-    x: torch.Tensor,
-    weights: torch.Tensor,
-    ids: torch.Tensor,
-    gate: Sequence[torch.Tensor],
-    up: Sequence[torch.Tensor],
-    down: Sequence[torch.Tensor],
-    activation: str,
-) -> torch.Tensor:
-    """Experts that are not alike: every expert of every token, those that a token did not choose times 0."""
+    # Experts that are not alike: every expert of every token, those that a token did not choose times 0.
     act, y = ACTIVATIONS[activation], torch.zeros(x.shape, dtype=torch.float32, device=x.device)
     parts = [[(block, _device.of(block)) for block in blocks] for blocks in (gate, up, down)]
 
@@ -138,3 +118,11 @@ def _each(
         inner = (act(product(x, opens).float()) * product(x, raises).float()).to(x.dtype)
         y += product(inner, lowers).float() * share
     return y.to(x.dtype)
+
+
+def _grouped(x: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor, both: torch.Tensor, down: torch.Tensor, activation: str) -> torch.Tensor:
+    """One call of the library, which groups rows by expert, multiplies, and adds up each token's in ascending order of experts."""
+    # What is no expert becomes their number, which is none.
+    chosen = (ids.to(torch.int32) & 0x7FFFFFFF).clamp_(max=_device.of(both).experts)
+    made: torch.Tensor = torch.ops.lpq_kernels.mixture_on_device(x, weights.float(), chosen, both, down, list(ACTIVATIONS).index(activation))
+    return made

@@ -213,7 +213,8 @@ def experts(
     """y [T, H] = sum over j of weights[t, j] down(act(gate(x)) up(x)) of expert ids[t, j], of x's type.
 
     x [T, H]; weights and ids [T, J], an id of -1 for none; gate, up and down a block an expert, whose types may differ, or what stacked()
-    makes of them. `activation` is one of ACTIVATIONS. Sums over experts are f32, in ascending order of experts. Raises RuntimeError for an expert that there is none of; on a device that is none.
+    makes of them. `activation` is one of ACTIVATIONS. Sums over experts are f32, in ascending order of experts. Raises RuntimeError for an
+    expert that there is none of; on a device that is none.
     """
     made: torch.Tensor = _experts(x, weights, ids, gate, up, down, activation)
     return made

@@ -1,27 +1,7 @@
 /* What lpq_kernels.h promises, tried: `contract` needs no GPU, `contract gpu` does (`contract gpu one`: with little memory). Prints
    'N checks, F failed'. */
-#define _POSIX_C_SOURCE 200809L
-#include <dlfcn.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "checks.h"
 #include <time.h>
-
-#include "lpq_kernels.h"
-
-static int checks = 0, failed = 0;
-
-static void expect(int ok, const char *what, int line) {
-  ++checks;
-  if (ok) return;
-  ++failed;
-  printf("FAIL line %d: %s (last error: %s)\n", line, what, lpq_last_error());
-}
-#define TRUE(condition) expect((condition), #condition, __LINE__)
-#define GIVES(status, call) expect((call) == (status), #call " is not " #status, __LINE__)
-/* The sentence of the last failure names what it is about. */
-#define NAMES(text) expect(strstr(lpq_last_error(), text) != NULL, "the error does not say '" text "'", __LINE__)
 
 static lpq_weight_desc u4(int64_t k, int64_t n) {
   lpq_weight_desc d;

@@ -2,16 +2,16 @@
    e0.up, e0.down, ... of an artifact (i4 or u4, layout tilus). Prints 'N checks, F failed'. */
 #include "matrix.h"
 
-enum { TOKENS = 23, PLACES = 3, MOST = 16 };
+enum { TOKENS = 23, PROMPT = 400, PLACES = 3, MOST = 16 };
 
 typedef struct mixture {
   lpq_artifact *artifact;
   int count;
   matrix gate[MOST], up[MOST], down[MOST];
   const char *pairs[2 * MOST], *downs[MOST];
-  int32_t ids[TOKENS * PLACES];
-  float weights[TOKENS * PLACES];
-  uint16_t x[TOKENS * 1024];
+  int32_t ids[PROMPT * PLACES];
+  float weights[PROMPT * PLACES];
+  uint16_t x[PROMPT * 1024];
 } mixture;
 
 static const char *name_of(int expert, const char *part) {
@@ -31,16 +31,16 @@ static mixture *opened(const char *directory, int count) {
     of->gate[i] = matrix_of(of->artifact, of->pairs[2 * i]), of->up[i] = matrix_of(of->artifact, of->pairs[2 * i + 1]);
     of->down[i] = matrix_of(of->artifact, of->downs[i]);
   }
-  for (i = 0; i < TOKENS * of->gate[0].k; ++i) of->x[i] = half_bits(((int)(next_word() % 2047) - 1023) / 16384.0);
-  for (i = 0; i < TOKENS * PLACES; ++i) of->weights[i] = (float)(next_word() % 1024) / 1024;
+  for (i = 0; i < PROMPT * of->gate[0].k; ++i) of->x[i] = half_bits(((int)(next_word() % 2047) - 1023) / 16384.0);
+  for (i = 0; i < PROMPT * PLACES; ++i) of->weights[i] = (float)(next_word() % 1024) / 1024;
   return of;
 }
 
 /* Experts of every token; the last is chosen by nobody. `none`: some are of no expert, all of the second token. */
 static void choose(mixture *of, int none) {
   int i;
-  for (i = 0; i < TOKENS * PLACES; ++i) of->ids[i] = (int32_t)(next_word() % (unsigned)(of->count - 1));
-  for (i = 0; i < TOKENS * PLACES && none; ++i)
+  for (i = 0; i < PROMPT * PLACES; ++i) of->ids[i] = (int32_t)(next_word() % (unsigned)(of->count - 1));
+  for (i = 0; i < PROMPT * PLACES && none; ++i)
     if (i % 5 == 2 || i / PLACES == 1) of->ids[i] = of->count;
 }
 
@@ -57,13 +57,13 @@ static double product(const matrix *w, int64_t n, const double *x, const double 
   return sum;
 }
 
-static double largest_share(const mixture *of, const uint16_t *y) {
+static double largest_share(const mixture *of, int tokens, const uint16_t *y) {
   const int64_t k = of->gate[0].k, inner = of->gate[0].n, n = of->down[0].n;
   double *x = calloc((size_t)k, sizeof *x), *h = calloc((size_t)inner, sizeof *h), *off = calloc((size_t)inner, sizeof *off), worst = 0;
   double *sum = calloc((size_t)n, sizeof *sum), *bound = calloc((size_t)n, sizeof *bound);
   int t, j;
   int64_t i;
-  for (t = 0; t < TOKENS; ++t) {
+  for (t = 0; t < tokens; ++t) {
     for (i = 0; i < k; ++i) x[i] = half_value(of->x[t * k + i]);
     for (i = 0; i < n; ++i) sum[i] = bound[i] = 0;
     for (j = 0; j < PLACES; ++j) {
@@ -104,6 +104,25 @@ static lpq_weight *uploaded(lpq_context *context, const mixture *of, const char 
   GIVES(LPQ_OK, lpq_experts_upload(context, of->artifact, &desc, LPQ_F16, memory, bytes, stream, &weight));
   if (!weight) exit(1);
   return weight;
+}
+
+/* More rows than one block groups. */
+static void prompt(const mixture *of, lpq_context *context, const lpq_mixture_desc *desc, const void *ids, const void *x, const void *weights) {
+  const size_t outputs = sizeof(uint16_t) * (size_t)(PROMPT * of->down[0].n);
+  size_t scratch_bytes = 0, bytes = 0;
+  uint16_t *got = malloc(outputs);
+  void *scratch, *workspace, *y = device_bytes(NULL, outputs);
+  double worst;
+  GIVES(LPQ_OK, lpq_mixture_sizes(desc, PROMPT, &scratch_bytes, &bytes));
+  scratch = device_bytes(NULL, scratch_bytes), workspace = device_bytes(NULL, bytes);
+  GIVES(LPQ_OK, lpq_workspace_init(context, workspace, bytes, stream));
+  GIVES(LPQ_OK, lpq_mixture(desc, PROMPT, x, ids, weights, y, scratch, scratch_bytes, workspace, bytes, stream, 0));
+  TRUE(to_host(got, (device_memory)(uintptr_t)y, outputs, stream) == 0 && wait_for(stream) == 0);
+  GIVES(LPQ_OK, lpq_workspace_check(context, workspace, stream));
+  worst = largest_share(of, PROMPT, got);
+  TRUE(worst <= 1);
+  printf("TIME a prompt: the largest difference is %.3f of the bound\n", worst);
+  free(got);
 }
 
 static void with_gpu(mixture *of) {
@@ -150,13 +169,14 @@ static void with_gpu(mixture *of) {
     GIVES(LPQ_OK, lpq_mixture(&desc, TOKENS, x, ids, weights, y, scratch, few, workspace, bytes, stream, none ? LPQ_GEMM_SETTLED : 0));
     TRUE(to_host(got, (device_memory)(uintptr_t)y, outputs, stream) == 0 && wait_for(stream) == 0);
     GIVES(LPQ_OK, lpq_workspace_check(context, workspace, stream));
-    worst = largest_share(of, got);
+    worst = largest_share(of, TOKENS, got);
     TRUE(worst <= 1);
     printf("TIME %s: the largest difference is %.3f of the bound\n", none ? "some of no expert" : "all of experts", worst);
     GIVES(LPQ_OK, lpq_mixture(&desc, TOKENS, x, ids, weights, y, scratch, scratch_bytes, workspace, bytes, stream, 0));
     TRUE(to_host(again, (device_memory)(uintptr_t)y, outputs, stream) == 0 && wait_for(stream) == 0);
     TRUE(memcmp(got, again, outputs) == 0);
   }
+  prompt(of, context, &desc, ids, x, weights);
   desc.some_none = 0; /* ids of no expert are bad data then */
   GIVES(LPQ_OK, lpq_mixture(&desc, TOKENS, x, ids, weights, y, scratch, scratch_bytes, workspace, bytes, stream, 0));
   GIVES(LPQ_ERROR_ARGUMENT, lpq_workspace_check(context, workspace, stream));

@@ -1,10 +1,12 @@
 // The kernels of experts (native/cuda/gemm/kernels/experts*.cuh) and of their rows
 // (native/cuda/nn/expert_rows.cu) run by the host for the fake driver: what the operations launch, with the arguments
 // that they launch it with.
+#include <algorithm>
 #include <cmath>
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "asynchronous.h"
 #include "cuda/gemm/kernels/experts.cuh"
@@ -50,8 +52,8 @@ T argument(void** arguments, int i) {
   return *static_cast<T*>(arguments[i]);
 }
 
-// The simulator does not have what native/cuda/nn/elementwise.cu is written with: what stands between and behind the
-// products in a mixture, plainly. SiLU alone.
+// The simulator does not have what native/cuda/nn/elementwise.cu is written with: what stands between the products of a
+// mixture, plainly. SiLU alone.
 void gated_rows(void** arguments) {
   const auto *gate = argument<const uint16_t*>(arguments, 0), *up = argument<const uint16_t*>(arguments, 1);
   auto* y = argument<uint16_t*>(arguments, 2);
@@ -64,10 +66,23 @@ void gated_rows(void** arguments) {
       y[row * width + i] = lpq::cuda::from_float<false>(g / (1 + std::exp(-g)) * u);
     }
 }
-void cast(void** arguments) {
-  const auto* x = argument<const float*>(arguments, 0);
-  auto* y = argument<uint16_t*>(arguments, 1);
-  for (long long i = 0; i < argument<long long>(arguments, 2); ++i) y[i] = lpq::cuda::from_float<false>(x[i]);
+
+// Grouping of more rows than one block sees (native/cuda/nn/routing.cu), likewise.
+void count_experts(void** arguments) {
+  const auto* indices = argument<const int32_t*>(arguments, 0);
+  auto* counts = argument<int32_t*>(arguments, 2);
+  std::fill_n(counts, argument<int>(arguments, 3), 0);
+  for (int i = 0; i < argument<int>(arguments, 1); ++i) ++counts[indices[i]];
+}
+void group_rows(void** arguments) {
+  const auto* indices = argument<const int32_t*>(arguments, 0);
+  const auto* offsets = argument<const int32_t*>(arguments, 2);
+  auto* rows = argument<int32_t*>(arguments, 3);
+  std::vector<int32_t> next;
+  for (int i = 0; i < argument<int>(arguments, 1); ++i) {
+    while (next.size() <= static_cast<size_t>(indices[i])) next.push_back(offsets[next.size()]);
+    rows[next[static_cast<size_t>(indices[i])]++] = i;
+  }
 }
 
 }  // namespace
@@ -96,7 +111,10 @@ extern "C" __attribute__((visibility("default"))) void fake_kernel(const char* n
   if (kernel == "lpq_expert_offsets") rows(lpq_expert_offsets);
   if (kernel == "lpq_invert_rows") rows(lpq_invert_rows);
   if (kernel == "lpq_gated_rows_f16") gated_rows(arguments);
-  if (kernel == "lpq_cast_f32_f16") cast(arguments);
+  if (kernel == "lpq_count_experts") count_experts(arguments);
+  if (kernel == "lpq_group_rows") group_rows(arguments);
+  if (kernel == "lpq_combine_few_f16") rows(lpq_combine_few_f16);
+  if (kernel == "lpq_combine_f16") rows(lpq_combine_f16);
 #define LPQ_ROWS(type, name)                                    \
   if (kernel == "lpq_gather_" #name) rows(lpq_gather_##name);   \
   if (kernel == "lpq_scatter_" #name) rows(lpq_scatter_##name); \
