@@ -110,6 +110,7 @@ void run_mixture(const Mixture& m, int64_t tokens, const void* x, const int32_t*
   run(exec, "gather_rows", {given(x, m.type, {tokens, m.k}), at.order}, {at.picked}, {{"divide", places}});
   const auto product = [&](const lpq_weight& weight, const Tensor& from, const Tensor& to) {
     Call call = product_of_rows(weight, from.dim(0), from.raw(), at.offsets.raw(), to.raw());
+    exec.share(&weight.plans);
     weight.op(call, exec);
   };
   product(m.both, at.picked, at.both);

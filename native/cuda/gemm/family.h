@@ -115,15 +115,30 @@ void run_families(const Problem& problem, const Family<Problem> (&families)[Coun
   families[best.family].launch(problem, *best.answer.plan, exec);
 }
 
+// Launches the plan that was kept for this M: whether there is one.
+template <class Problem, size_t Count>
+bool launch_kept(Problem& problem, const Family<Problem> (&families)[Count], int64_t m, CudaExec& exec) {
+  const Plans* const plans = exec.rehearsing() ? nullptr : exec.plans();
+  const Plans::Kept* const kept = plans ? plans->find(m) : nullptr;
+  if (!kept) return false;
+  problem.wish = kept->wish;
+  families[kept->family].launch(problem, kept->plan, exec);
+  return true;
+}
+
+// The same as the first, and the plan is made once for each M.
+template <class Problem, size_t Count>
+void run_families(Problem& problem, const Family<Problem> (&families)[Count], int64_t m, CudaExec& exec) {
+  if (!launch_kept(problem, families, m, exec))
+    run_families(std::as_const(problem), families, exec, exec.rehearsing() ? nullptr : exec.plans(), m);
+}
+
 // The same, with settings that were timed where there are some and they fit.
 template <class Problem, size_t Count>
 void run_families(Problem& problem, const Family<Problem> (&families)[Count], const ops::GemmProduct& product,
                   ops::GemmSettings (*read)(Arguments&), CudaExec& exec) {
+  if (launch_kept(problem, families, product.m, exec)) return;
   Plans* const plans = exec.rehearsing() ? nullptr : exec.plans();
-  if (const Plans::Kept* const kept = plans ? plans->find(product.m) : nullptr) {
-    problem.wish = kept->wish;
-    return families[kept->family].launch(problem, kept->plan, exec);
-  }
   if (const std::optional<ops::GemmSettings> tuned = tuned_settings(problem.wish, product, read, exec)) {
     const ops::GemmSettings plain = std::exchange(problem.wish, *tuned);
     try {

@@ -235,10 +235,10 @@ void gemm_experts(Call& call, CudaExec& exec) {
       {"portable", {.portable = true}, plan_experts<false>, launch_portable},
   };
   const ops::GemmExperts op(call);
-  const ExpertProblem problem(op);
+  ExpertProblem problem(op);
   if (op.m == 0 || op.n == 0) return;
   require(op.n_blocks * op.experts < ops::kMostRows, "all experts have 2^31 packed blocks or more");
-  run_families(problem, kFamilies, exec);
+  run_families(problem, kFamilies, op.m, exec);
 }
 LPQ_CUDA_OP(gemm_experts, "gemm_experts");
 
