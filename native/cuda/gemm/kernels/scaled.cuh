@@ -68,20 +68,8 @@ __device__ __forceinline__ void gemm_scaled(const GemmPackedArgs& g, const Scale
   const ScaledCast<B, BF, Integer, Zeros> cast(g, a, unknown);
   const int slot = P == 1 ? (warp >> 3) * 4 + (warp & 3) : warp, first_half = P == 1 ? warp >> 2 & 1 : 0;
   ScaledWalk walk(a, g.k_blocks);
-  ScaledMultiplier<B, T, P, Zeros, BF, Integer> multiplier{
-      g,
-      a,
-      cast,
-      weights,
-      activations,
-      x_ring,
-      (ring + slot * 512 * B + lane * 16) ^ unknown,
-      (ring + place.scales_at + slot * per_block * 64 + (lane >> 2) * 8) ^ unknown,
-      ring + place.zeros_at + slot * per_block * 32 * g.zero_kind + (lane >> 2) * 4 * g.zero_kind,
-      place.bytes,
-      lane,
-      4 / per_block,
-      walk};
+  auto multiplier =
+      scaled_multiplier<B, T, P, Zeros, BF, Integer>(g, a, cast, rings, place, ring, x_ring, slot, lane, unknown, walk);
   using Outputs = ScaledOutputs<P, BF>;
   ScaledEpilogue<T, P, G, float, GemmPackedArgs, Outputs> epilogue{g,
                                                                    a,

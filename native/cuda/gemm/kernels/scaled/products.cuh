@@ -3,6 +3,7 @@
 #include "cuda/gemm/accumulators.cuh"
 #include "cuda/gemm/dequant_scaled.cuh"
 #include "cuda/gemm/kernels/scaled/producer.cuh"
+#include "cuda/gemm/kernels/scaled/rings.cuh"
 #include "cuda/gemm/packed_words.cuh"
 #include "cuda/numbers.cuh"
 #include "cuda/ptx/wgmma.cuh"
@@ -166,6 +167,29 @@ struct ScaledMultiplier {
       }
   }
 };
+
+// That of a warp with the packed block `slot` of a strip. `ring`, `x_ring`: where the stages of packed blocks and the
+// slabs of activations begin; `place`: a stage.
+template <int B, int T, int P, bool Zeros, bool BF, bool Integer>
+__device__ __forceinline__ ScaledMultiplier<B, T, P, Zeros, BF, Integer> scaled_multiplier(
+    const GemmPackedArgs& g, const ScaledArgs& a, const ScaledCast<B, BF, Integer, Zeros>& cast,
+    const ScaledRings& rings, const TmaStage& place, uint32_t ring, uint32_t x_ring, int slot, int lane,
+    uint32_t unknown, ScaledWalk& walk) {
+  const int per_block = g.groups_per_block;  // groups
+  return {g,
+          a,
+          cast,
+          rings.weights,
+          rings.activations,
+          x_ring,
+          (ring + slot * 512 * B + lane * 16) ^ unknown,
+          (ring + place.scales_at + slot * per_block * 64 + (lane >> 2) * 8) ^ unknown,
+          ring + place.zeros_at + slot * per_block * 32 * g.zero_kind + (lane >> 2) * 4 * g.zero_kind,
+          place.bytes,
+          lane,
+          4 / per_block,
+          walk};
+}
 
 #endif
 
