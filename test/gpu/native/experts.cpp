@@ -1,7 +1,8 @@
 // gemm_experts against double precision: every type, f16 and bf16, all tiles and every kernel of the device, experts
 // of 0 to 100 rows, rows that no expert has, tails of N and of groups of K, zero points, bias; the same bytes every
 // time.
-//   lpq_gpu_experts [--small | --quick] [filter]     --small: few launches, none of them large, for compute-sanitizer
+//   lpq_gpu_experts [--small | --quick] [--without KERNEL] [filter]   --small: few launches, none of them large, for
+//                                                    compute-sanitizer
 //   lpq_gpu_experts --time [--json FILE] [--tiles] [--only WORD]   beside a launch an expert, and cuBLAS by expert in
 //   16
 //                                                    bits; --tiles: every kernel and tile, too; --only: shapes so named
@@ -187,7 +188,7 @@ bool has(Device& d, const Type& t, DType x, const char* kernel, int tokens) {
                                                            : ""));
 }
 
-void sweep(Device& d, bool quick, bool small, const std::string& filter) {
+void sweep(Device& d, bool quick, bool small, const std::string& without, const std::string& filter) {
   const std::vector<int64_t> counts{0, 1, 15, 16, 17, 100, 0}, few{2, 0, 17, 1};
   for (const Type& t : all_types()) {
     if (!filter.empty() && t.name.find(filter) == std::string::npos) continue;
@@ -197,7 +198,7 @@ void sweep(Device& d, bool quick, bool small, const std::string& filter) {
     for (DType x : {DType::f16, DType::bf16})
       for (const char* kernel : {"scaled", "wide", "hopper", "portable"})
         for (int tokens : {16, 32, 64, 128}) {
-          if (!has(d, t, x, kernel, tokens)) continue;
+          if (kernel == without || !has(d, t, x, kernel, tokens)) continue;
           Mixture c;
           c.tokens = tokens, c.kernel = kernel;
           c.of.dtype = x, c.of.scale_dtype = x;
@@ -229,7 +230,7 @@ void sweep(Device& d, bool quick, bool small, const std::string& filter) {
   Mixture c;
   c.counts = few, c.of.n = 64, c.of.k = 128;
   Product p = product_of(u4, c);
-  p.params.set("kernel", has(d, u4, DType::f16, "hopper", 16) ? "hopper" : "portable");
+  p.params.set("kernel", has(d, u4, DType::f16, "wide", 16) ? "wide" : "portable");
   set(p.in[1], 2, 1);
   ++checks;
   try {
@@ -383,7 +384,7 @@ class Comparison {
 
 int main(int argc, char** argv) {
   bool quick = false, small = false, time = false, tiles = false;
-  std::string filter, out, only;
+  std::string filter, out, only, without;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "--quick") quick = true;
@@ -392,6 +393,7 @@ int main(int argc, char** argv) {
     else if (word == "--tiles") tiles = true;
     else if (word == "--json" && i + 1 < argc) out = argv[++i];
     else if (word == "--only" && i + 1 < argc) only = argv[++i];
+    else if (word == "--without" && i + 1 < argc) without = argv[++i];
     else filter = word;
   }
   try {
@@ -408,7 +410,7 @@ int main(int argc, char** argv) {
                            << "\n]}\n";
       return 0;
     }
-    sweep(d, quick, small, filter);
+    sweep(d, quick, small, without, filter);
   } catch (const Failure& failure) {
     std::printf("FAIL  %s: %s\n", failure.code.c_str(), failure.what());
     return 100;
