@@ -1,11 +1,10 @@
 // gemm_experts against double precision: every type, f16 and bf16, all tiles and every kernel of the device, experts
 // of 0 to 100 rows, rows that no expert has, tails of N and of groups of K, zero points, bias; the same bytes every
 // time.
-//   lpq_gpu_experts [--small | --quick] [--without KERNEL] [filter]   --small: few launches, none of them large, for
-//                                                    compute-sanitizer
-//   lpq_gpu_experts --time [--json FILE] [--tiles] [--only WORD]   beside a launch an expert, and cuBLAS by expert in
-//   16
-//                                                    bits; --tiles: every kernel and tile, too; --only: shapes so named
+//   lpq_gpu_experts [--small | --quick] [--without KERNEL] [filter]
+//   lpq_gpu_experts --time [--json FILE] [--tiles] [--only WORD]
+// --small: few launches, none of them large, for compute-sanitizer. --time: beside a launch an expert, and cuBLAS by
+// expert in 16 bits; --tiles: every kernel and tile, too; --only: shapes so named.
 // The bounds are those of kernels.cpp.
 #include <algorithm>
 #include <atomic>
