@@ -1,7 +1,8 @@
 // node scripts/engines.mjs: the environments of test/engines, build/engines/vllm (vLLM's build for the CPU, 3 GB) and build/engines/llama
 // (llama.cpp, built of pip's source), build/engines/gptqmodel and build/engines/lmdeploy beside build/consumers. --only vllm, llama,
 // gptqmodel, lmdeploy or consumers makes that one.
-// --table runs every engine over every format then (LPQ_TEST_ALL=1), and writes test/engines/expected.json and docs/who-loads-what.md.
+// --table runs every engine over every format then (LPQ_TEST_ALL=1), and writes test/engines/expected.json and docs/engine-runs.md, whose
+// columns of a device are those of the record that test/engines/device.ts names.
 import { spawnSync } from 'node:child_process';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';

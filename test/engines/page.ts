@@ -1,4 +1,5 @@
 import { FORMATS } from './cells.js';
+import type { Column } from './device.js';
 import { ENGINES } from './engines.js';
 import type { Cell } from './run.js';
 
@@ -12,17 +13,22 @@ function told(cell: Cell, notes: string[]): string {
   if (cell.outcome === 'loader ran') return 'ran';
   const sentence = cell.avx512 === false ? `${cell.sentence} (on a processor without AVX-512)` : cell.sentence!;
   if (!notes.includes(sentence)) notes.push(sentence);
-  return `refused ${notes.indexOf(sentence) + 1}`;
+  return `${cell.outcome} ${notes.indexOf(sentence) + 1}`;
 }
 
-/** The page with its table made again: a row a format, a column an engine, sentences of refusals below. */
-export function pageWith(cells: Record<string, Record<string, Cell>>, text: string): string {
+/** The page with its table made again: a row a format, a column an engine, those of a device last; sentences of refusals below. */
+export function pageWith(cells: Record<string, Record<string, Cell>>, device: readonly Column[], text: string): string {
   const notes: string[] = [];
-  const rows = FORMATS.map(({ name }) => {
-    const of = ENGINES.map((engine) => cells[engine.name]?.[name]);
+  const columns = [...ENGINES.map(({ name }) => ({ name, cells: cells[name] ?? {} })), ...device];
+  const known = FORMATS.map(({ name }) => name);
+  const more = new Set(device.flatMap((column) => Object.keys(column.cells)).filter((name) => !known.includes(name)));
+  // llama.cpp's many rows stand last.
+  const blocks = FORMATS.findIndex(({ target }) => target.startsWith('gguf'));
+  const rows = [...known.slice(0, blocks), ...more, ...known.slice(blocks)].map((name) => {
+    const of = columns.map((column) => column.cells[name]);
     return `| ${[name, ...of.map((cell) => (cell ? told(cell, notes) : ''))].join(' | ')} |`;
   });
-  const head = `| format | ${ENGINES.map(({ name }) => name).join(' | ')} |\n|${'-|'.repeat(ENGINES.length + 1)}`;
+  const head = `| format | ${columns.map(({ name }) => name).join(' | ')} |\n|${'-|'.repeat(columns.length + 1)}`;
   // Pages wrap at 140 columns; what engines print is cut there.
   const list = notes.map((sentence, i) => `${i + 1}. \`${sentence.replaceAll('`', "'").slice(0, 130)}\``);
   const made = [FROM, head, ...rows, '', ...list, TO].join('\n');

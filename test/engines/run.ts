@@ -14,7 +14,8 @@ import type { Engine } from './engines.js';
 
 /** What an engine made of a directory, and, where it ran, the largest difference of a logprob from lpq's. */
 export interface Cell {
-  readonly outcome: 'ran' | 'loader ran' | 'refused';
+  /** Only of a device's record: failed. */
+  readonly outcome: 'ran' | 'loader ran' | 'refused' | 'failed';
   readonly dtype?: string;
   readonly off?: number;
   readonly sentence?: string;

@@ -35,6 +35,9 @@ MARK = "@@cell "
 LIMIT = {"speed": 240.0, "standard": 150.0, "plugin": 180.0, "transformers": 90.0, "cost": 90.0}
 """Seconds of a cell, the start of its process included."""
 
+EXPERTS = 200.0
+"""The same of experts in vLLM's own kernels: its warm-up compiles programs of Triton for a minute."""
+
 TIMED = ("cost", "speed")
 """Groups whose cells have the machine to themselves."""
 
@@ -82,6 +85,10 @@ def facts(device: str) -> dict[str, Any]:
     smi = subprocess.run(["sh", "-c", "nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -1"], capture_output=True, text=True)
     found["driver"] = smi.stdout.strip() or None
     return found
+
+
+def limit_of(cell: dict[str, Any]) -> float:
+    return EXPERTS if cell["group"] == "standard" and "experts" in cell["name"] else LIMIT[cell["group"]]
 
 
 def batches(cells: list[dict[str, Any]], jobs: int) -> list[list[dict[str, Any]]]:
@@ -191,7 +198,7 @@ def run(cells: list[dict[str, Any]], record: dict[str, Any], options: argparse.N
                 break
             if worker is None:
                 worker = Worker(waiting, options.device, options.wheel, logs, options.logs is not None)
-            limit = options.limit or LIMIT[waiting[0]["group"]] * (6 if options.device == "cpu" else 1)
+            limit = options.limit or limit_of(waiting[0]) * (6 if options.device == "cpu" else 1)
             begun = time.monotonic()
             result = worker.next(min(limit, left))
             ended = result.pop("ended", False)

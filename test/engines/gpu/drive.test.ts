@@ -132,6 +132,15 @@ test('what the machine or the budget does not allow is skipped, with the reason'
   assert.match(run(['good'], ['--cells', 'absent']).stderr, /no cell's name has 'absent'/);
 });
 
+test("experts in vLLM's own kernels have more time than other cells of their group", () => {
+  const program =
+    "import drive\nfor group, name in (('standard', 'gptq W4'), ('standard', 'gptq W4, experts'), ('plugin', 'lpq: experts')):\n" +
+    "    print(drive.limit_of({'group': group, 'name': name}))";
+  const env = { ...process.env, PYTHONPATH: path.dirname(drive), PYTHONDONTWRITEBYTECODE: '1' };
+  const ran = spawnSync(python, ['-c', program], { encoding: 'utf8', env });
+  assert.equal(ran.stdout, '150.0\n200.0\n180.0\n', ran.stderr);
+});
+
 test('names of cells are unique, and every group has some', () => {
   assert.equal(new Set(GPU_CELLS.map(({ name }) => name)).size, GPU_CELLS.length);
   assert.deepEqual([...new Set(GPU_CELLS.map(({ group }) => group))], ['standard', 'plugin', 'transformers']);
