@@ -146,8 +146,9 @@ class Worker:
         return read
 
     def last(self) -> str:
-        """The end of what the process printed."""
-        lines = [line.strip() for line in self.log.read_text(errors="replace").split("\n") if line.strip()]
+        """The end of what the process printed besides results, which a thread writes down when it comes to it."""
+        printed = (line.strip() for line in self.log.read_text(errors="replace").split("\n"))
+        lines = [line for line in printed if line and not line.startswith(MARK)]
         return " | ".join(lines[-3:])[-600:] or "nothing"
 
     def close(self, hangs: bool = False) -> None:
