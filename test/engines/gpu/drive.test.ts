@@ -46,6 +46,12 @@ class cuda:
     def is_available(): return False
     @staticmethod
     def device_count(): return 0
+    @staticmethod
+    def synchronize(): pass
+    class Event:
+        def __init__(self, enable_timing): pass
+        def record(self): pass
+        def elapsed_time(self, last): return 100.0
 `;
 const stubs = path.join(dir, 'stubs');
 mkdirSync(stubs);
@@ -118,6 +124,27 @@ test('processes share the card, and what they print is kept', () => {
     readFileSync(path.join(logs, files[1]!), 'utf8'),
     /Traceback[\s\S]*RuntimeError: out of memory\nraise: /,
   );
+});
+
+const REPLAYED = `
+import json, speed
+from types import SimpleNamespace as Place
+class Graph:
+    count = 0
+    def replay(self): self.count += 1
+class Key(Place): __hash__ = object.__hash__
+graphs = {Key(num_tokens=tokens, num_reqs=requests): Graph() for tokens, requests in ((16, None), (32, 16), (16, 16), (1, 1))}
+found = speed.replayed(Place(cudagraph_manager=Place(graphs=graphs)), 16)
+absent = [speed.replayed(runner, 16) for runner in (None, Place(), Place(cudagraph_manager=None), Place(cudagraph_manager=Place(graphs={})))]
+print(json.dumps([[graph.count for graph in graphs.values()], found["card_us"], found["launch_us"] >= 0, absent, speed.host() > 0]))
+`;
+
+test("a step's graph is timed by itself: that of as many sequences, a token each, where there is one", () => {
+  const env = { ...process.env, PYTHONPATH: stubs, PYTHONDONTWRITEBYTECODE: '1' };
+  const ran = spawnSync(python, ['-c', REPLAYED], { encoding: 'utf8', env, cwd: path.dirname(drive) });
+  assert.equal(ran.status, 0, ran.stderr);
+  // 100 ms of the pretended card for 50 replays; one before them, and five that are timed on the host.
+  assert.deepEqual(JSON.parse(ran.stdout), [[0, 0, 56, 0], 2000, true, [{}, {}, {}, {}], true]);
 });
 
 test('what the machine or the budget does not allow is skipped, with the reason', () => {

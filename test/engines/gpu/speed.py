@@ -1,5 +1,8 @@
 """Tokens a second of vLLM over a checkpoint of random 4-bit weights in gptq's form, groups of 128, that is made here.
 
+Eight blocks are less work than vLLM's Python does for a step, so tokens a second are the host's as much as the kernels'. Beside them stand the
+microseconds of a step's graph by itself, on the card and of the host that launches it, and how fast the host was at that moment.
+
 With LPQ_PROFILE=1 also what the card does in a step: the time of all kernels, and of those that take longest.
 """
 
@@ -7,12 +10,14 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 GROUP = 128
+REPLAYS = 50
 
 
 def checkpoint(shape: dict[str, Any]) -> Path:
@@ -66,7 +71,7 @@ def checkpoint(shape: dict[str, Any]) -> Path:
     return place
 
 
-def measured(cell: dict[str, Any], device: str, engine_of: Any, kernels_of: Any, release: Any) -> dict[str, Any]:
+def measured(cell: dict[str, Any], device: str, engine_of: Any, kernels_of: Any, runner_of: Any, release: Any) -> dict[str, Any]:
     """Tokens a second of decoding at each batch: prompts of 8 tokens, and the difference of two lengths, which has no prompt in it."""
     from vllm import SamplingParams
 
@@ -88,17 +93,65 @@ def measured(cell: dict[str, Any], device: str, engine_of: Any, kernels_of: Any,
 
     try:
         rates: dict[str, float | None] = {}
+        steps: dict[str, dict[str, float]] = {}
         for batch in shape["batches"]:
             seconds(batch, short)  # warm
             # The least of three, each way: what else the machine does only adds.
             least = [min(seconds(batch, tokens) for _ in range(3)) for tokens in (short, long)]
             apart = least[1] - least[0]
             rates[str(batch)] = round(batch * (long - short) / apart, 1) if apart > 0 else None  # noise of a machine that is busy
-        told = ", ".join(f"{rate} tokens/s at {batch}" for batch, rate in rates.items())
+            steps[str(batch)] = {"host_ms": host(), **replayed(runner_of(engine), batch)}
+        told = ", ".join(f"{rate} tokens/s at {batch}{card(steps[batch])}" for batch, rate in rates.items())
         profiles = {str(batch): profiled(seconds, batch, short) for batch in shape["batches"]} if os.environ.get("LPQ_PROFILE") else {}
-        return {"outcome": "ran", "rates": rates, **({"profiles": profiles} if profiles else {}), "told": told, "kernels": kernels_of(engine), "up": round(up, 1), "shape": shape}
+        more = {"profiles": profiles} if profiles else {}
+        return {"outcome": "ran", "rates": rates, "steps": steps, **more, "told": told, "kernels": kernels_of(engine), "up": round(up, 1), "shape": shape}
     finally:
         release(engine)
+
+
+def host() -> float:
+    """Milliseconds of a loop of Python that is always the same, the median of many: how busy and how fast the host is now."""
+
+    def once() -> float:
+        begun = time.perf_counter()
+        sum(i % 7 for i in range(20000))
+        return (time.perf_counter() - begun) * 1e3
+
+    return round(statistics.median(once() for _ in range(25)), 3)
+
+
+def card(step: dict[str, float]) -> str:
+    return f" ({step['card_us']:.0f} µs of the card a step)" if "card_us" in step else ""
+
+
+def replayed(runner: Any, batch: int) -> dict[str, float]:
+    """Microseconds of the graph of a decoding step of `batch` sequences, replayed alone: on the card, and of the host, launching it.
+
+    It reads what the last step left in vLLM's buffers, so it follows one of as many sequences. Sampling is not in it. Nothing where vLLM
+    captured no such graph.
+    """
+    graphs = getattr(getattr(runner, "cudagraph_manager", None), "graphs", {})
+    graph = next((graph for key, graph in graphs.items() if key.num_reqs == key.num_tokens == batch), None)
+    if graph is None:
+        return {}
+    import torch
+
+    graph.replay()
+    torch.cuda.synchronize()
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    first.record()
+    for _ in range(REPLAYS):
+        graph.replay()
+    last.record()
+    torch.cuda.synchronize()
+    # The host's own time is that of a launch onto an idle card: behind others it may wait for them.
+    alone = []
+    for _ in range(5):
+        begun = time.perf_counter()
+        graph.replay()
+        alone.append(time.perf_counter() - begun)
+        torch.cuda.synchronize()
+    return {"card_us": round(first.elapsed_time(last) * 1e3 / REPLAYS, 1), "launch_us": round(statistics.median(alone) * 1e6, 1)}
 
 
 def profiled(seconds: Any, batch: int, tokens: int) -> dict[str, Any]:

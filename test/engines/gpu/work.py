@@ -58,11 +58,18 @@ def kernels_of(engine: Any) -> list[str]:
             if method is not None and not name.startswith("Unquantized"):
                 found.add(name)
 
-    try:
-        look(engine.llm_engine.model_executor.driver_worker.worker.model_runner.model)
-    except AttributeError:
-        return []
+    model = getattr(runner_of(engine), "model", None)
+    if model is not None:
+        look(model)
     return sorted(found)
+
+
+def runner_of(engine: Any) -> Any:
+    """vLLM's model runner where it is in this process; else None."""
+    try:
+        return engine.llm_engine.model_executor.driver_worker.worker.model_runner
+    except AttributeError:
+        return None
 
 
 def engine_of(
@@ -153,7 +160,7 @@ def transformers(cell: dict[str, Any], device: str) -> dict[str, Any]:
 def speed(cell: dict[str, Any], device: str) -> dict[str, Any]:
     from speed import measured
 
-    return measured(cell, device, engine_of, kernels_of, release)
+    return measured(cell, device, engine_of, kernels_of, runner_of, release)
 
 
 def cost(cell: dict[str, Any], device: str) -> dict[str, Any]:
