@@ -74,7 +74,8 @@ def take(manifest: dict[str, Any], store: Path) -> None:
     kept = store / "manifest.json"
     if kept.exists() and manifest_of(store) != manifest:
         raise Refused(f"{store} holds pieces of other wheels: name another folder")
-    shutil.copyfile(HERE / "manifest.json", kept)
+    if store.resolve() != HERE.resolve():
+        shutil.copyfile(HERE / "manifest.json", kept)
     for piece in manifest["pieces"]:
         path = HERE / piece["name"]
         if path.exists():

@@ -112,6 +112,8 @@ for (const unpack of [[], ['--unpack']])
       [16384, 16384, manifest.bytes - 32768],
     );
     assert.deepEqual(manifest.wheels[0].dropped, { '*/tests/*': [1, 5000] });
+    // Where the pieces lie may be the store, too.
+    assert.match(host(out, '--store', out).out, /3 of 3 pieces are in /);
     const store = path.join(place, 'store');
     for (const name of ['piece-02', 'piece-00', 'piece-01']) {
       const call = path.join(place, name);
