@@ -99,7 +99,9 @@ const DEEPSEEK_V2_LITE: ModelConfig = {
   rms_norm_eps: 1e-6,
   rope_theta: 10000,
   rope_scaling: {
-    ...{ type: 'yarn', factor: 40, beta_fast: 32, beta_slow: 1, mscale: 0.707, mscale_all_dim: 0.707 },
+    ...{ type: 'yarn', factor: 40, beta_fast: 32, beta_slow: 1 },
+    // biome-ignore lint/suspicious/noApproximativeNumericConstant: as config.json has it.
+    ...{ mscale: 0.707, mscale_all_dim: 0.707 },
     original_max_position_embeddings: 4096,
   },
   tie_word_embeddings: false,
