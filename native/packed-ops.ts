@@ -38,7 +38,7 @@ export const packedOps = {
 
   /**
    * y[m] = x[m] Wᵀ + bias of the expert whose rows `offsets` I32 [E+1] says are there; weights, scales and zero points of all experts of one
-   * form, [E, ...], bias [E,N] (native/ops/gemm_experts.h). `tokens`: of a tile.
+   * form, [E, ...], bias [E,N] (native/ops/gemm_experts.h). `tokens`: rows of a tile; `width`: packed blocks of a strip of the wide kernel.
    */
   gemmExperts: (
     rt: NativeRuntime,
@@ -55,8 +55,9 @@ export const packedOps = {
       warpsK?: number;
       stages?: number;
       blocks?: number;
-      tokens?: 16 | 64 | 128;
-      kernel?: 'wide' | 'hopper' | 'portable';
+      tokens?: 16 | 32 | 64 | 128;
+      width?: 4 | 8 | 16;
+      kernel?: 'scaled' | 'wide' | 'hopper' | 'portable';
     },
   ) =>
     rt.enqueue(

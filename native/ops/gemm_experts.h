@@ -14,10 +14,10 @@ namespace lpq::ops {
 //   scales f16 or bf16, zeros u8 or f16 (integers only), both [E, ceil(N/32), G, 32]
 // Rows of y before offsets[0] and from offsets[E] on stay as they are. Offsets that break the rule:
 // LPQ_NATIVE_ARGUMENT, on CUDA from the next wait for the queue, and nothing is multiplied. Codes are multiplied
-// exactly, but on devices with wgmma from more than 40 rows an expert in the mean on as weights rounded once to the
-// type of x; sums are fp32. On CUDA they are cut where the runs of blocks end, which all offsets decide, and added up
-// in the order of K: the same call with the same offsets gives the same bytes. On CUDA weights, scales and zeros start
-// at multiples of 16 bytes.
+// exactly, but on devices with wgmma codes of 4 and 8 bits from more than 44 rows an expert in the mean on, as weights
+// rounded once to the type of x; sums are fp32. On CUDA they are cut where the runs of blocks end, which all offsets
+// decide, and added up in the order of K: the same call with the same offsets gives the same bytes. On CUDA weights,
+// scales and zeros start at multiples of 16 bytes.
 struct GemmExperts : Arguments {
   const Tensor& x = input("x", kHalves, {-1, -1});
   const Tensor& offsets = input("offsets", {i32}, {-1});

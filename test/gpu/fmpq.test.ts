@@ -150,6 +150,8 @@ gpuTest('fmpq quantizes on the device: the same bytes twice, and the perplexity 
     const there = await run(`there${i}`, 'cuda', ...more);
     assert.equal((await run(`again${i}`, 'cuda', ...more)).manifest, there.manifest);
     const own = await run(`own${i}`, 'cpu', ...more);
+    // Trained modules have no error of their own.
+    if (!more.includes('--tune')) assert.ok(own.errors.every((error) => error !== null));
     const apart = own.errors.map((error, at) => (error === null ? 0 : Math.abs(there.errors[at]! / error - 1)));
     t.diagnostic(
       `${more.join(' ')}: ${there.nll} nats a token, on the CPU ${own.nll}; errors ${Math.max(...apart)} apart`,

@@ -82,5 +82,7 @@ for (const [arch, names] of Object.entries(DEVICES))
       lines.filter((line) => line.startsWith('refused LPQ_NATIVE_ARGUMENT: ') && line.endsWith(sentence)).length;
     assert.equal(refused('offsets do not ascend from 0 or more to at most 7'), 2, run.stdout);
     assert.equal(refused('a value outside 3 experts'), 2, run.stdout);
+    assert.match(run.stdout, arch === '90' ? /width is not 4, 8 or 16/ : /it needs wgmma/);
+    assert.doesNotMatch(run.stdout, /^taken$/m);
     assert.equal(lines.filter((line) => /^rows .*: true$/.test(line)).length, 5, run.stdout);
   });

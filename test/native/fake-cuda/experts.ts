@@ -105,6 +105,28 @@ for (const [runtime, offsets] of [
   );
 }
 
+// A strip of 20 packed blocks is wider than a block of the wide kernel.
+{
+  const at = (dtype: DType, shape: readonly number[]) => cuda.allocate(dtype, shape);
+  const where = cuda.upload(fromTyped('i32', [3], Int32Array.of(0, 2, 4)));
+  const weight = { weights: at('u8', [2, 20, 1, 2048]), scales: at('f16', [2, 20, 1, 32]) };
+  const settings = { groupSize: 128, kernel: 'wide', width: 20 as 16 } as const;
+  ops.gemmExperts(
+    cuda,
+    at('f16', [4, 128]),
+    where,
+    weight,
+    undefined,
+    at('f16', [4, 640]),
+    typeParams(quantType('u4')),
+    settings,
+  );
+  await cuda.sync().then(
+    () => console.log('taken'),
+    (error: Error & { code: string }) => console.log(`refused ${error.code}: ${error.message}`),
+  );
+}
+
 /** Routed rows grouped, gathered and added up again, in f32: offsets, rows, sums. */
 async function routed(rt: NativeRuntime, [tokens, k, experts, width]: readonly [number, number, number, number]) {
   const random = new Random(tokens * experts + k);

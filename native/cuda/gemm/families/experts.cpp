@@ -53,9 +53,12 @@ PackedTiles cut_experts(const ExpertProblem& p, bool wgmma, const DeviceFacts& d
 
 // Packed blocks of a strip. Tiles of 64 rows have eight: wider ones take longer, and have no more to read from L2.
 // Smaller tiles have four, eight or sixteen: few where wider strips would leave multiprocessors without work, or items
-// to be shared. By the model of the wide kernel (WideCycles), as if every expert that can be asked were asked.
+// to be shared. By the model of the wide kernel (WideCycles), as if as many experts had rows as may have, and a tile
+// and half a tile for each more that their rows fill.
 int wide_width(const ExpertProblem& p, int tiles, const DeviceFacts& device) {
-  if (p.wish.width) return static_cast<int>(std::min<int64_t>(p.wish.width, p.args.n_blocks));
+  const int64_t wished = p.wish.width;
+  require(wished == 0 || wished == 4 || wished == 8 || wished == 16, "width is not 4, 8 or 16");
+  if (wished) return static_cast<int>(std::min<int64_t>(wished, p.args.n_blocks));
   if (tiles > 4) return std::min(8, p.args.n_blocks);
   const int64_t asked = std::min(p.op.m, p.op.experts) + p.op.m / (16 * tiles), blocks = device.multiprocessors,
                 steps = p.args.k_blocks;
