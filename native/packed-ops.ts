@@ -1,6 +1,17 @@
 import type { NativeRuntime, OpParams, Tensor } from './binding.js';
 import type { TokenCodes } from './token-codes.js';
 
+/** Groups and zero points of packed weights, and how a kernel cuts their product. */
+interface PackedCut {
+  groupSize: number;
+  zero?: number;
+  warpsN?: number;
+  warpsK?: number;
+  stages?: number;
+  blocks?: number;
+  tokens?: 16 | 32 | 64 | 128;
+}
+
 /** Products of packed weights, part of the operation table (ops.ts). */
 export const packedOps = {
   /**
@@ -14,14 +25,7 @@ export const packedOps = {
     bias: Tensor | undefined,
     y: Tensor,
     type: OpParams,
-    p: {
-      groupSize: number;
-      zero?: number;
-      warpsN?: number;
-      warpsK?: number;
-      stages?: number;
-      blocks?: number;
-      tokens?: 16 | 32 | 64 | 128;
+    p: PackedCut & {
       width?: number;
       slices?: number;
       reduce?: 'global' | 'cluster';
@@ -48,14 +52,7 @@ export const packedOps = {
     bias: Tensor | undefined,
     y: Tensor,
     type: OpParams,
-    p: {
-      groupSize: number;
-      zero?: number;
-      warpsN?: number;
-      warpsK?: number;
-      stages?: number;
-      blocks?: number;
-      tokens?: 16 | 32 | 64 | 128;
+    p: PackedCut & {
       width?: 4 | 8 | 16;
       kernel?: 'scaled' | 'wide' | 'hopper' | 'portable';
     },
