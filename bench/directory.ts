@@ -1,4 +1,5 @@
-import { mkdtemp, rm, stat, statfs } from 'node:fs/promises';
+import { createHash } from 'node:crypto';
+import { mkdtemp, readFile, rm, stat, statfs, truncate } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { listFiles } from '../formats/directory/output-directory.js';
@@ -30,6 +31,28 @@ export async function fileSizes(dir: string): Promise<FileSize[]> {
 
 export function totalBytes(files: readonly FileSize[]): number {
   return files.reduce((sum, { bytes }) => sum + bytes, 0);
+}
+
+/** Gives the disk back what a file takes; its size stays. */
+export async function emptied(file: string): Promise<void> {
+  const { size } = await stat(file);
+  await truncate(file, 0);
+  await truncate(file, size);
+}
+
+/** One hash of all tensors of a canonical checkpoint, from those that lpq.json has of each: equal for equal tensors. */
+export async function weightsHash(dir: string): Promise<string> {
+  const { modules, carried } = JSON.parse(await readFile(path.join(dir, 'lpq.json'), 'utf8')) as {
+    modules: Readonly<Record<string, { readonly sha256: Readonly<Record<string, string>> }>>;
+    carried: Readonly<Record<string, string>>;
+  };
+  const lines = Object.entries(modules).flatMap(([name, { sha256 }]) =>
+    Object.entries(sha256).map(([part, hash]) => `${name}.${part} ${hash}`),
+  );
+  const others = Object.entries(carried).map(([name, hash]) => `${name} ${hash}`);
+  return createHash('sha256')
+    .update([...lines, ...others].sort().join('\n'))
+    .digest('hex');
 }
 
 /** Throws LPQ_DISK_FULL when less than `bytes` are free where `dir`, which exists, lies. */

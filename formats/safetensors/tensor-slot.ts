@@ -78,6 +78,11 @@ export class TensorSlot {
     await this.put(firstRow * rowBytes, data);
   }
 
+  /** Whether its bytes have all come, and their hash is known without reading them. */
+  get hasHash(): boolean {
+    return this.written === this.bytes && this.known !== undefined;
+  }
+
   /** The hash of the tensor. Throws LPQ_INTERNAL when bytes are missing. May be called again. */
   async finish(): Promise<string> {
     if (this.written !== this.bytes) this.bad(`only ${this.written} of its ${this.bytes} bytes were given`);

@@ -27,6 +27,8 @@ export interface WriterOptions {
   readonly partial?: boolean;
   /** Refuses NaN and infinity (LPQ_MODULE_NUMERICS) in every tensor of a float dtype, beside the hash. */
   readonly finite?: boolean;
+  /** Told the path of a file as soon as all of its bytes have come and their hashes are known; rewrite() is not for such a file. */
+  readonly onWhole?: (file: string) => Promise<void>;
   /** Opens a file for reading and writing; for tests of failing disks. */
   readonly openFile?: (path: string) => Promise<ShardFile>;
 }
@@ -43,6 +45,14 @@ export interface WrittenTensors {
 /** Bytes after which a file is flushed beside further writing, so that finish() waits for the last of them only. */
 export const FLUSH_BYTES = 2 ** 28;
 
+interface OpenFile {
+  readonly file: ShardFile;
+  readonly path: string;
+  unsynced: number;
+  /** Tensors whose bytes have not all come. */
+  readonly lacking: Set<string>;
+}
+
 /**
  * Streams tensors into sharded safetensors files. All are declared first, so that headers, shards and offsets are fixed
  * before the first byte; then their bytes come in any order, whole or by rows, also concurrently. Files have temporary
@@ -53,7 +63,7 @@ export class SafetensorsWriter {
   private failure: LpqError | undefined;
   private ended = false;
   private removal: Promise<void> | undefined;
-  private readonly files = new Map<string, { readonly file: ShardFile; unsynced: number }>();
+  private readonly files = new Map<string, OpenFile>();
   private flushing: Promise<void> | undefined;
 
   private constructor(
@@ -62,9 +72,10 @@ export class SafetensorsWriter {
     private readonly opened: readonly { shard: PlannedShard; temporary: string; file: ShardFile }[],
     private readonly partial: boolean,
     finite: boolean,
+    private readonly onWhole: WriterOptions['onWhole'],
   ) {
-    for (const { shard, file } of opened) {
-      const written = { file, unsynced: 0 };
+    for (const { shard, file, temporary } of opened) {
+      const written = { file, path: temporary, unsynced: 0, lacking: new Set(shard.tensors.map(({ name }) => name)) };
       for (const entry of shard.tensors) {
         this.slots.set(entry.name, new TensorSlot(entry, file, shard.header.length, finite));
         this.files.set(entry.name, written);
@@ -82,7 +93,7 @@ export class SafetensorsWriter {
     options: WriterOptions = {},
   ): Promise<SafetensorsWriter> {
     const plan = planShards(specs, options);
-    const { partial = false, finite = false } = options;
+    const { partial = false, finite = false, onWhole } = options;
     const names = [...plan.shards.map((shard) => shard.file), ...(plan.index ? [plan.index.file] : [])];
     for (const file of partial ? [] : names)
       if (existsSync(path.join(dir, file)))
@@ -96,7 +107,7 @@ export class SafetensorsWriter {
     try {
       for (const shard of plan.shards)
         opened.push({ shard, temporary: temporaryOf(shard), file: await openFile(temporaryOf(shard)) });
-      writer = new SafetensorsWriter(dir, plan, opened, partial, finite);
+      writer = new SafetensorsWriter(dir, plan, opened, partial, finite, onWhole);
       for (const { shard, temporary, file } of opened) {
         await writeFully(file, shard.header, 0);
         // Whole files can be mapped; what has not come yet takes no space.
@@ -104,7 +115,7 @@ export class SafetensorsWriter {
       }
       return writer;
     } catch (cause) {
-      await (writer ?? new SafetensorsWriter(dir, plan, opened, partial, finite)).abort();
+      await (writer ?? new SafetensorsWriter(dir, plan, opened, partial, finite, onWhole)).abort();
       throw writeError(path.join(dir, plan.shards[opened.length]?.file ?? plan.shards[0]?.file ?? ''), cause);
     }
   }
@@ -116,6 +127,7 @@ export class SafetensorsWriter {
   async write(name: string, data: TensorData): Promise<void> {
     await this.run((slot) => slot.write(data), name);
     this.flush(name, data.byteLength);
+    await this.whole(name);
   }
 
   /** Writes a tensor that was written whole, or adopted, once more. */
@@ -131,6 +143,7 @@ export class SafetensorsWriter {
   async writeRows(name: string, firstRow: number, data: TensorData): Promise<void> {
     await this.run((slot) => slot.writeRows(firstRow, data), name);
     this.flush(name, data.byteLength);
+    await this.whole(name);
   }
 
   /** Whether a file holds the tensor `name` of this hash; for partial outputs. */
@@ -250,6 +263,15 @@ export class SafetensorsWriter {
       .finally(() => {
         this.flushing = undefined;
       });
+  }
+
+  /** Tells of the file of a tensor when it was the last that came. */
+  private async whole(name: string): Promise<void> {
+    const { onWhole } = this;
+    const written = this.files.get(name);
+    if (!onWhole || !written?.lacking.has(name) || !this.slots.get(name)?.hasHash) return;
+    written.lacking.delete(name);
+    if (written.lacking.size === 0) await this.run(() => onWhole(written.path), name);
   }
 
   private async fail(cause: unknown, place: string): Promise<void> {

@@ -42,6 +42,8 @@ export interface QuantizeEvents {
   readonly onModelStep?: (step: number, of: number) => void;
   readonly onModule?: (line: ModuleLine) => void;
   readonly onBlock?: (line: BlockLine) => void;
+  /** A weight file of the output has all its bytes, and their hashes are known. Training the scales of a whole model reads it again. */
+  readonly onFile?: (path: string) => Promise<void>;
   /** Wall time of a part that has ended: what the run waited for in reading and writing files, and each whole block. */
   readonly onSpan?: (span: Span, seconds: number) => void;
 }

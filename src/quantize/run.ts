@@ -154,7 +154,10 @@ export async function quantizeCheckpoint(
       const before = earlierRun(output, identity);
       if (before) await output.removeAllBut(plannedShards(canonical));
       await timed(events, 'write', () => output.carryFrom(request.source, { except: SETTINGS_FILES }));
-      const writer = await CanonicalWriter.create(output, canonical, { partial: true });
+      const writer = await CanonicalWriter.create(output, canonical, {
+        partial: true,
+        ...(events.onFile && { onWhole: events.onFile }),
+      });
       let log: RunLog | undefined;
       let progress: Progress | undefined;
       try {

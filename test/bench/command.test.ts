@@ -30,6 +30,7 @@ interface Result {
       readonly peak: number;
     };
   };
+  readonly output: { readonly bytes: number; readonly sha256: string; readonly discarded: boolean };
   readonly vocabulary: object;
   readonly runs: readonly { readonly seconds: number }[];
   readonly copies: readonly number[];
@@ -96,6 +97,10 @@ test('a streamed checkpoint gives the result of one that is there', () => {
   assert.equal(status, 0, stderr);
   const read = (dir: string) => readFileSync(path.join(dir, 'model.safetensors'));
   assert.deepEqual(read(streamed), read(whole));
+  // Where nobody keeps the result, its shards go as they fill; the hash of their tensors stays.
+  const { output } = lpq(...args, '--stream').result;
+  assert.deepEqual([output.discarded, output.sha256, output.bytes], [true, result.output.sha256, result.output.bytes]);
+  assert.equal(result.output.discarded, false);
   const { streamed: made, seconds } = result.source;
   assert.equal(seconds, null);
   assert.ok(made && made.shards >= 1 && made.seconds > 0 && made.peak <= made.bytes, JSON.stringify(made));

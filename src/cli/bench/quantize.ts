@@ -45,7 +45,10 @@ export function benchQuantizeCommand(bench: Command, run: Run): Command {
     methodOptions(command)
       .option('--ids <file>', 'calibration tokens: JSON, a list of ids or of lists (default: random)')
       .option('--keep <dir>', 'keep the checkpoint in this directory, and reuse one that exists')
-      .option('--stream', 'make shards when they are read, and remove them again: for shapes larger than the disk')
+      .option(
+        '--stream',
+        'make shards when they are read, and remove them again, those of the result too: for shapes larger than the disk',
+      )
       .option('-o, --output <dir>', 'keep the result'),
   ).action((flags: BenchFlags) => benchQuantize(flags, run));
 }
@@ -80,8 +83,9 @@ async function benchQuantize(flags: BenchFlags, run: Run): Promise<void> {
     if (flags.stream) stream = await streamed(shape, place, flags.threads, run);
     const checkpoint = stream ? { ...stream, seconds: undefined } : await synthesize(shape, place, flags.threads, run);
     const output = kept ?? path.join(work.dir, `output-${process.pid}`);
-    const measured = await measure({ checkpoint, output, settings, calibration }, rts, run);
-    const what = { shape, blocks, vocab, settings, calibration, checkpoint, output, measured, rts };
+    const discard = stream !== undefined && kept === undefined && settings.tuneScales === 0;
+    const measured = await measure({ checkpoint, output, settings, calibration, discard }, rts, run);
+    const what = { shape, blocks, vocab, settings, calibration, checkpoint, output, discard, measured, rts };
     await report({ ...what, kept: kept !== undefined, made: stream?.made() }, run);
   } finally {
     await stream?.close();
@@ -154,11 +158,14 @@ interface Job {
   readonly output: string;
   readonly settings: FullSettings;
   readonly calibration: Calibration | undefined;
+  /** Weight files of the output lose their bytes once they are whole. */
+  readonly discard?: boolean;
 }
 
 /** One measured run of the pipeline. */
 export async function measure(job: Job, rts: readonly NativeRuntime[], run: Run): Promise<Measurement> {
   const { measureQuantization } = await import('../../../bench/run.js');
+  const { emptied } = await import('../../../bench/directory.js');
   const { SourceCheckpoint } = await import('../../../formats/canonical/source.js');
   const { schemesFrom } = await import('../quantize/schemes.js');
   const { checkpoint, output, settings, calibration } = job;
@@ -194,6 +201,7 @@ export async function measure(job: Job, rts: readonly NativeRuntime[], run: Run)
         run.interrupt.check();
         task?.update(++done, stage);
       },
+      ...(job.discard && { onFile: emptied }),
     },
     (directory) => run.interrupt.cleanup(() => directory.abortSync()),
   );
@@ -214,12 +222,13 @@ interface Finished extends Job {
 
 async function report(finished: Finished, run: Run): Promise<void> {
   const { shape, blocks, settings, calibration, checkpoint, output, measured, rts, kept } = finished;
-  const { fileSizes, totalBytes } = await import('../../../bench/directory.js');
+  const { fileSizes, totalBytes, weightsHash } = await import('../../../bench/directory.js');
   const { estimateWhole } = await import('../../../bench/stages.js');
   const { schemeFrom } = await import('../quantize/schemes.js');
   const { printScheme } = await import('../../quantize/scheme.js');
   const { rm } = await import('node:fs/promises');
   const outputBytes = totalBytes(await fileSizes(output));
+  const sha256 = await weightsHash(output);
   if (!kept) await rm(output, { recursive: true, force: true });
   const { summary, seconds, stages, overlap, blockSeconds, operations, peak } = measured;
   const estimate = estimateWhole(seconds, blockSeconds, shape.blocks);
@@ -245,7 +254,10 @@ async function report(finished: Finished, run: Run): Promise<void> {
       seconds: checkpoint.seconds ?? null,
       ...(finished.made && { streamed: finished.made }),
     },
-    output: { bytes: outputBytes, bitsPerWeight: summary.bitsPerWeight, modules: summary.modules.length },
+    output: {
+      ...{ bytes: outputBytes, bitsPerWeight: summary.bitsPerWeight, modules: summary.modules.length },
+      ...{ sha256, discarded: finished.discard === true },
+    },
     seconds,
     stages,
     overlap,

@@ -23,6 +23,17 @@ Tensor some(const Tensor& of, int64_t first, int64_t count) {
   return filled(of.dtype, {of.dim(0), count},
                 [&](int64_t i) { return get(of, i / count * width + first + i % count); });
 }
+// What inputs are drawn by.
+using Draw = std::function<Tensor(std::vector<int64_t>)>;
+Tensor drawn(std::vector<int64_t> shape) { return gaussian(DType::f32, std::move(shape)); }
+// The same few numbers again and again, where a kernel's time is all that is wanted of them.
+Tensor repeated(std::vector<int64_t> shape) {
+  static const Tensor some = gaussian(DType::f32, {1 << 16});
+  Tensor t = allocate(DType::f32, std::move(shape));
+  for (int64_t at = 0; at < t.elements(); at += some.elements())
+    std::memcpy(t.data<float>() + at, some.raw(), std::min(some.elements(), t.elements() - at) * sizeof(float));
+  return t;
+}
 void same(const std::string& what, const Tensor& got, const Tensor& want) {
   report.that(what, got.bytes() == want.bytes() && std::memcmp(got.raw(), want.raw(), got.bytes()) == 0);
 }
@@ -39,24 +50,12 @@ struct Delta {
                    {"keyDim", static_cast<double>(key_dim)},
                    {"valueDim", static_cast<double>(value_dim)}});
   }
-  std::vector<Tensor> in(int64_t tokens, const Tensor& starts) const {
-    const auto made = [&](int64_t width) { return gaussian(DType::f32, {tokens, width}); };
-    return {made(keys()),
-            made(keys()),
-            made(values()),
-            made(gates()),
-            made(heads),
-            gaussian(DType::f32, {heads}),
-            gaussian(DType::f32, {gates()}),
-            starts,
-            made(values())};
+  std::vector<Tensor> in(int64_t tokens, const Tensor& starts, const Draw& draw = drawn) const {
+    const auto made = [&](int64_t width) { return draw({tokens, width}); };
+    return {made(keys()),  made(keys()),    made(values()), made(gates()), made(heads),
+            draw({heads}), draw({gates()}), starts,         made(values())};
   }
-  std::vector<Tensor> out(int64_t tokens) const {
-    std::vector<Tensor> list;
-    for (const int64_t width : {keys(), keys(), values(), gates(), int64_t{heads}})
-      list.push_back(poisoned(DType::f32, {tokens, width}));
-    return list;
-  }
+  std::vector<int64_t> gradients() const { return {keys(), keys(), values(), gates(), int64_t{heads}}; }
 };
 
 struct Scan {
@@ -70,32 +69,35 @@ struct Scan {
                    {"groups", static_cast<double>(groups)},
                    {"size", static_cast<double>(size)}});
   }
-  std::vector<Tensor> in(int64_t tokens, const Tensor& starts) const {
-    const auto made = [&](int64_t columns) { return gaussian(DType::f32, {tokens, columns}); };
+  std::vector<Tensor> in(int64_t tokens, const Tensor& starts, const Draw& draw = drawn) const {
+    const auto made = [&](int64_t columns) { return draw({tokens, columns}); };
     return {made(width()),
             made(int64_t{groups} * size),
             made(int64_t{groups} * size),
             made(steps()),
-            channels ? gaussian(DType::f32, {width(), size}) : gaussian(DType::f32, {heads}),
-            gaussian(DType::f32, {steps()}),
-            gaussian(DType::f32, {steps()}),
+            channels ? draw({width(), size}) : draw({heads}),
+            draw({steps()}),
+            draw({steps()}),
             starts,
             made(width())};
   }
-  std::vector<Tensor> out(int64_t tokens) const {
-    std::vector<Tensor> list;
-    for (const int64_t columns : {width(), int64_t{groups} * size, int64_t{groups} * size, steps()})
-      list.push_back(poisoned(DType::f32, {tokens, columns}));
-    return list;
-  }
+  std::vector<int64_t> gradients() const { return {width(), int64_t{groups} * size, int64_t{groups} * size, steps()}; }
 };
+
+// What a backward pass of a shape writes.
+template <class Shape>
+std::vector<Tensor> out_of(const Shape& shape, int64_t tokens) {
+  std::vector<Tensor> list;
+  for (const int64_t columns : shape.gradients()) list.push_back(poisoned(DType::f32, {tokens, columns}));
+  return list;
+}
 
 void delta_heads(Device& d, const Delta& all, int sequences, int length) {
   const int64_t tokens = int64_t{sequences} * length, share = all.heads / all.key_heads;
   const Tensor starts = starts_of(sequences, length);
   const auto in = all.in(tokens, starts);
-  const auto got = d.run("gated_delta_backward", in, all.out(tokens), all.given());
-  const auto again = d.run("gated_delta_backward", in, all.out(tokens), all.given());
+  const auto got = d.run("gated_delta_backward", in, out_of(all, tokens), all.given());
+  const auto again = d.run("gated_delta_backward", in, out_of(all, tokens), all.given());
   for (size_t i = 0; i < got.size(); ++i) same("delta twice, " + std::to_string(i), got[i], again[i]);
   const int64_t per = all.gates() / all.heads;
   for (const int64_t key : {int64_t{0}, int64_t{all.key_heads - 1}}) {
@@ -116,7 +118,7 @@ void delta_heads(Device& d, const Delta& all, int sequences, int length) {
                                       line(in[6], per),
                                       starts,
                                       cut(in[8], all.value_dim, false)};
-    const auto want = d.run("gated_delta_backward", part, one.out(tokens), one.given());
+    const auto want = d.run("gated_delta_backward", part, out_of(one, tokens), one.given());
     const std::string name = "delta, heads of key " + std::to_string(key);
     same(name + " dq", cut(got[0], all.key_dim, true), want[0]);
     same(name + " dk", cut(got[1], all.key_dim, true), want[1]);
@@ -131,8 +133,8 @@ void scan_heads(Device& d, const Scan& all, int sequences, int length) {
   const int64_t tokens = int64_t{sequences} * length, half = all.heads / 2;
   const Tensor starts = starts_of(sequences, length);
   const auto in = all.in(tokens, starts);
-  const auto got = d.run("selective_scan_backward", in, all.out(tokens), all.given());
-  const auto again = d.run("selective_scan_backward", in, all.out(tokens), all.given());
+  const auto got = d.run("selective_scan_backward", in, out_of(all, tokens), all.given());
+  const auto again = d.run("selective_scan_backward", in, out_of(all, tokens), all.given());
   for (size_t i = 0; i < got.size(); ++i) same("scan twice, " + std::to_string(i), got[i], again[i]);
   std::vector<double> db(static_cast<size_t>(got[1].elements())), dc = db;
   double largest = 0;
@@ -145,7 +147,7 @@ void scan_heads(Device& d, const Scan& all, int sequences, int length) {
     const auto want = d.run("selective_scan_backward",
                             {cut(in[0], all.head_dim), in[1], in[2], cut(in[3], 1), line(in[4]), line(in[5]),
                              line(in[6]), starts, cut(in[8], all.head_dim)},
-                            one.out(tokens), one.given());
+                            out_of(one, tokens), one.given());
     const std::string name = "scan, heads from " + std::to_string(head);
     same(name + " dx", cut(got[0], all.head_dim), want[0]);
     same(name + " dstep", cut(got[3], 1), want[3]);
@@ -165,8 +167,8 @@ template <class Shape>
 void timed(Device& d, const std::string& name, const std::string& op, const Shape& shape, int sequences, int length) {
   const int64_t tokens = int64_t{sequences} * length;
   std::vector<Tensor> in, out, y;
-  for (const Tensor& t : shape.in(tokens, starts_of(sequences, length))) in.push_back(d.backend().upload(t));
-  for (const Tensor& t : shape.out(tokens)) out.push_back(d.backend().allocate(t.dtype, t.shape));
+  for (const Tensor& t : shape.in(tokens, starts_of(sequences, length), repeated)) in.push_back(d.backend().upload(t));
+  for (const int64_t columns : shape.gradients()) out.push_back(d.backend().allocate(DType::f32, {tokens, columns}));
   y.push_back(d.backend().allocate(DType::f32, in.back().shape));
   const auto milliseconds = [&](const std::string& of, const std::vector<Tensor>& given,
                                 const std::vector<Tensor>& made) {
