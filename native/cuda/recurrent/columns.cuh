@@ -45,28 +45,54 @@ __device__ __forceinline__ void fetch_floats(float* to, const float* from, int c
     cp_async_4(shared_address(to + i), i < there ? from + i : from, i < there ? 4 : 0);
 }
 
-// A thread's part of a state: S[j][i].
+// A thread's part of a state: S[j][i]. Whole blocks of an even width go in pairs, so that a warp's access is of whole
+// sectors: 8 bytes of each of four lanes.
 template <int R>
 struct StatePart {
   float s[R][2];
   // `from`: of column 0 of the block; null: zeros.
   __device__ void load(const float* from, int rows, int width, int there, const Column& at) {
+    if (from && in_pairs(width, there)) {
+#pragma unroll
+      for (int j = 0; j < R; ++j) {
+        const int row = 8 * j + at.row;
+        const float2 pair =
+            row < rows ? *reinterpret_cast<const float2*>(place(from, row, width, at)) : make_float2(0.0f, 0.0f);
+        s[j][0] = pair.x, s[j][1] = pair.y;
+      }
+      return;
+    }
 #pragma unroll
     for (int j = 0; j < R; ++j)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int row = 8 * j + at.row, column = at.first + i;
-        s[j][i] = from && row < rows && column < there ? from[static_cast<index_t>(row) * width + column] : 0.0f;
+        const int row = 8 * j + at.row;
+        s[j][i] = from && row < rows && at.first + i < there ? place(from, row, width, at)[i] : 0.0f;
       }
   }
   __device__ void store(float* to, int rows, int width, int there, const Column& at) const {
+    if (in_pairs(width, there)) {
+#pragma unroll
+      for (int j = 0; j < R; ++j)
+        if (8 * j + at.row < rows)
+          *reinterpret_cast<float2*>(place(to, 8 * j + at.row, width, at)) = make_float2(s[j][0], s[j][1]);
+      return;
+    }
 #pragma unroll
     for (int j = 0; j < R; ++j)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int row = 8 * j + at.row, column = at.first + i;
-        if (row < rows && column < there) to[static_cast<index_t>(row) * width + column] = s[j][i];
+        const int row = 8 * j + at.row;
+        if (row < rows && at.first + i < there) place(to, row, width, at)[i] = s[j][i];
       }
+  }
+
+ private:
+  // A state begins at a multiple of its width, and a block at a multiple of kColumns.
+  __device__ static bool in_pairs(int width, int there) { return width % 2 == 0 && there == kColumns; }
+  template <class T>
+  __device__ static T* place(T* state, int row, int width, const Column& at) {
+    return state + static_cast<index_t>(row) * width + at.first;
   }
 };
 
