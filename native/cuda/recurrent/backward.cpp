@@ -84,13 +84,9 @@ void gated_delta_backward(Call& call, CudaExec& exec) {
   const int heads = static_cast<int>(a.heads), key_heads = static_cast<int>(a.key_heads),
             key_dim = static_cast<int>(a.key_dim), value_dim = static_cast<int>(a.value_dim),
             all_gates = static_cast<int>(gates), count = static_cast<int>(tokens);
-  const float strength = static_cast<float>(a.strength);
-  const float *q = a.q.data<float>(), *k = a.k.data<float>(), *decay = a.decay.data<float>(),
-              *beta = a.beta.data<float>();
-  const void *rate = a.rate.raw(), *bias = a.bias.raw();
-  const int rate_type = type_index(a.rate.dtype), bias_type = type_index(a.bias.dtype);
-  exec.launch("lpq_delta_factors", {tokens}, {256}, 0, q, k, decay, beta, rate, rate_type, bias, bias_type, strength,
-              heads, key_heads, key_dim, all_gates, unit_q, unit_k, product, factor, weight);
+  const DeltaGiven given(a);
+  exec.launch("lpq_delta_factors", {tokens}, {256}, 0, given, heads, key_heads, key_dim, all_gates, unit_q, unit_k,
+              product, factor, weight);
 
   // Errors lie where dv will be, if nothing else does.
   const bool apart = a.dv.raw() == a.dy.raw();
@@ -117,16 +113,17 @@ void gated_delta_backward(Call& call, CudaExec& exec) {
               first_head = of.first_head, some = static_cast<int>(taken), each_head = static_cast<int>(parts),
               per_head = static_cast<int>(per);
     for (const bool query : {true, false}) {
-      const float *x = query ? q : k, *from = query ? of.of_q : of.of_k,
+      const float *x = query ? given.q : given.k, *from = query ? of.of_q : of.of_k,
                   by = query ? 1 / std::sqrt(static_cast<float>(key_dim)) : 1.0f;
       float* to = (query ? a.dq : a.dk).data<float>();
       exec.launch("lpq_delta_backward_unit", {tokens, taken / share}, {128}, static_cast<unsigned>(key_dim) * 4, x,
                   from, to, count, first_key, key_heads, key_dim, shared_by, by);
     }
     const float *of_decay = of.of_decay, *of_beta = of.of_beta, *factor_read = factor;
-    exec.launch("lpq_delta_backward_gates", {stride_blocks(exec, tokens * taken * per, 256)}, {256}, 0, decay, beta,
-                rate, rate_type, bias, bias_type, factor_read, strength, of_decay, of_beta, a.ddecay.data<float>(),
-                a.dbeta.data<float>(), count, first_head, some, heads, each_head, per_head);
+    exec.launch("lpq_delta_backward_gates", {stride_blocks(exec, tokens * taken * per, 256)}, {256}, 0, given.decay,
+                given.beta, given.rate, given.rate_type, given.bias, given.bias_type, factor_read, given.strength,
+                of_decay, of_beta, a.ddecay.data<float>(), a.dbeta.data<float>(), count, first_head, some, heads,
+                each_head, per_head);
   }
 }
 

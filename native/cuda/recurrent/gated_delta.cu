@@ -10,81 +10,149 @@ namespace {
 
 __device__ __forceinline__ float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
 
-}  // namespace
+// What factors are made of: inputs of the operation as they come.
+struct Given {
+  const float *q, *k, *decay, *beta;
+  const void *rate, *bias;
+  int rate_type, bias_type;
+  float strength;
+};
 
-// What a token's states are multiplied with: q and k of length 1 (q also divided by sqrt(keyDim)), their product, the
-// decays and the strength. A block a token; a warp takes every so many heads.
-extern "C" __global__ void __launch_bounds__(256)
-    lpq_delta_factors(const float* q, const float* k, const float* decay, const float* beta, const void* rate,
-                      int rate_type, const void* bias, int bias_type, float strength, int heads, int key_heads,
-                      int key_dim, int gates, float* unit_q, float* unit_k, float* product, float* factor,
-                      float* weight) {
-  const index_t t = blockIdx.x;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-  const float scale = 1.0f / sqrtf(static_cast<float>(key_dim));
-  for (int h = warp; h < key_heads; h += warps) {
-    const index_t first = (t * key_heads + h) * key_dim;
+// What the q and k of a head are multiplied with, to be of length 1 (q also divided by sqrt(keyDim)), and the product
+// of both; the same in every lane of a warp.
+struct Units {
+  float q, k, product;
+  __device__ Units(const float* query, const float* key, int dims) {
     float of_q = 0, of_k = 0, both = 0;
-    for (int i = lane; i < key_dim; i += 32) {
-      const float a = q[first + i], b = k[first + i];
+    for (int i = static_cast<int>(threadIdx.x) % 32; i < dims; i += 32) {
+      const float a = query[i], b = key[i];
       of_q = __fmaf_rn(a, a, of_q), of_k = __fmaf_rn(b, b, of_k), both = __fmaf_rn(a, b, both);
     }
     of_q = warp_sum(of_q), of_k = warp_sum(of_k), both = warp_sum(both);
-    const float by_q = scale / sqrtf(of_q + 1e-6f), by_k = 1.0f / sqrtf(of_k + 1e-6f);
+    q = 1.0f / sqrtf(static_cast<float>(dims)) / sqrtf(of_q + 1e-6f), k = 1.0f / sqrtf(of_k + 1e-6f);
+    product = both * q * k;
+  }
+};
+
+// The decay of gate i of `gates`, of which `per` are a head's, and the strength of head h.
+__device__ __forceinline__ float decay_of(const Given& a, index_t t, int gates, int per, int i) {
+  const float at = a.decay[t * gates + i] + load_any(a.bias, a.bias_type, i);
+  return expf(-expf(load_any(a.rate, a.rate_type, i / per)) * softplus(at));
+}
+__device__ __forceinline__ float strength_of(const Given& a, index_t t, int heads, int h) {
+  return a.strength / (1.0f + expf(-a.beta[t * heads + h]));
+}
+
+}  // namespace
+
+// What a token's states are multiplied with: q and k of length 1, their product, the decays and the strength. A block a
+// token; a warp takes every so many heads.
+extern "C" __global__ void __launch_bounds__(256)
+    lpq_delta_factors(Given a, int heads, int key_heads, int key_dim, int gates, float* unit_q, float* unit_k,
+                      float* product, float* factor, float* weight) {
+  const index_t t = blockIdx.x;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  for (int h = warp; h < key_heads; h += warps) {
+    const index_t first = (t * key_heads + h) * key_dim;
+    const Units by(a.q + first, a.k + first, key_dim);
     for (int i = lane; i < key_dim; i += 32) {
-      unit_q[first + i] = q[first + i] * by_q;
-      unit_k[first + i] = k[first + i] * by_k;
+      unit_q[first + i] = a.q[first + i] * by.q;
+      unit_k[first + i] = a.k[first + i] * by.k;
     }
-    if (lane == 0) product[t * key_heads + h] = both * by_q * by_k;
+    if (lane == 0) product[t * key_heads + h] = by.product;
   }
-  const int per = gates / heads;
-  for (int i = threadIdx.x; i < gates; i += blockDim.x) {
-    const float at = decay[t * gates + i] + load_any(bias, bias_type, i);
-    factor[t * gates + i] = expf(-expf(load_any(rate, rate_type, i / per)) * softplus(at));
-  }
-  for (int h = threadIdx.x; h < heads; h += blockDim.x)
-    weight[t * heads + h] = strength / (1.0f + expf(-beta[t * heads + h]));
+  for (int i = threadIdx.x; i < gates; i += blockDim.x) factor[t * gates + i] = decay_of(a, t, gates, gates / heads, i);
+  for (int h = threadIdx.x; h < heads; h += blockDim.x) weight[t * heads + h] = strength_of(a, t, heads, h);
 }
 
 namespace {
 
+// Of a step, what the factors are made of stands in for q to weight.
 struct Delta {
   const float *q, *k, *product, *factor, *weight, *v;
   float* y;
   int heads, key_heads, key_dim, value_dim;
 };
 
-// R: rows of a thread. CHANNELS: a decay a row. grid: (heads * blocks of kColumns columns, sequences).
+// A block's part of the work: kColumns columns of a head's state. grid: (heads * blocks of columns, sequences).
+struct Part {
+  int head, key_head, first, there;
+  __device__ explicit Part(const Delta& a) {
+    const int parts = (a.value_dim + kColumns - 1) / kColumns;
+    head = static_cast<int>(blockIdx.x) / parts, first = static_cast<int>(blockIdx.x) % parts * kColumns;
+    there = min(kColumns, a.value_dim - first), key_head = head / (a.heads / a.key_heads);
+  }
+  // Where the state is kept; null: it is not.
+  __device__ float* kept(const Delta& a, const Past& past, const Run& run) const {
+    if (run.slot < 0) return nullptr;
+    return past.state + (static_cast<index_t>(run.slot) * a.heads + head) * a.key_dim * a.value_dim + first;
+  }
+  __device__ index_t key(const Delta& a, index_t t) const { return (t * a.key_heads + key_head) * a.key_dim; }
+  __device__ index_t value(const Delta& a, index_t t) const { return (t * a.heads + head) * a.value_dim + first; }
+};
+
+// What a token brings, in shared memory: k and q of length 1 with zeros behind them, decays (CHANNELS: a row's),
+// values.
+struct Token {
+  const float *k, *q, *decays, *values;
+  float strength, product;
+};
+
+// R: rows of a thread. CHANNELS: a decay a row.
+template <int R, bool CHANNELS>
+__device__ __forceinline__ void advance(StatePart<R>& state, const Token& token, const Column& at, int there,
+                                        float* y) {
+  const float *k = token.k + at.row, *q = token.q + at.row;
+  float of_k[2] = {}, of_q[2] = {};
+#pragma unroll
+  for (int j = 0; j < R; ++j) {
+    const float factor = CHANNELS ? token.decays[8 * j + at.row] : token.decays[0], kj = k[8 * j], qj = q[8 * j];
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      state.s[j][c] *= factor;
+      of_k[c] = __fmaf_rn(kj, state.s[j][c], of_k[c]);
+      of_q[c] = __fmaf_rn(qj, state.s[j][c], of_q[c]);
+    }
+  }
+  float d[2], out[2];
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+    d[c] = token.strength * (token.values[at.first + c] - over_rows(of_k[c]));
+    out[c] = __fmaf_rn(token.product, d[c], over_rows(of_q[c]));
+  }
+#pragma unroll
+  for (int j = 0; j < R; ++j)
+#pragma unroll
+    for (int c = 0; c < 2; ++c) state.s[j][c] = __fmaf_rn(k[8 * j], d[c], state.s[j][c]);
+  if (at.row < 2 && at.first + at.row < there) y[at.first + at.row] = at.row == 0 ? out[0] : out[1];
+}
+
 template <int R, bool CHANNELS>
 __device__ void delta(const Delta& a, const Past& past) {
   constexpr int kRows = 8 * R, kTokens = kTokensAtOnce<R>;
   __shared__ __align__(16) float keys[2][kTokens][kRows], queries[2][kTokens][kRows], values[2][kTokens][kColumns];
   __shared__ __align__(16) float decays[2][kTokens][CHANNELS ? kRows : 1], scalars[2][kTokens][2];
-  const int parts = (a.value_dim + kColumns - 1) / kColumns, head = blockIdx.x / parts,
-            first = blockIdx.x % parts * kColumns, there = min(kColumns, a.value_dim - first);
-  const int key_head = head / (a.heads / a.key_heads);
+  const Part part(a);
   if (blockIdx.x == 0) check_slot(past, blockIdx.y);
   const Run run = run_of(past, blockIdx.y);
   if (run.count == 0) return;
   const Column at;
-  float* const kept =
-      run.slot < 0 ? nullptr
-                   : past.state + (static_cast<index_t>(run.slot) * a.heads + head) * a.key_dim * a.value_dim + first;
+  float* const kept = part.kept(a, past, run);
   StatePart<R> state;
-  state.load(run.earlier > 0 ? kept : nullptr, a.key_dim, a.value_dim, there, at);
+  state.load(run.earlier > 0 ? kept : nullptr, a.key_dim, a.value_dim, part.there, at);
 
   const auto fetch = [&](int buffer, int begin) {
     for (int i = 0; i < kTokens && begin + i < run.count; ++i) {
-      const index_t t = run.first + begin + i, key = (t * a.key_heads + key_head) * a.key_dim;
+      const index_t t = run.first + begin + i, key = part.key(a, t);
       fetch_floats(keys[buffer][i], a.k + key, kRows, a.key_dim, false);
       fetch_floats(queries[buffer][i], a.q + key, kRows, a.key_dim, false);
-      fetch_floats(values[buffer][i], a.v + (t * a.heads + head) * a.value_dim + first, kColumns, there, false);
+      fetch_floats(values[buffer][i], a.v + part.value(a, t), kColumns, part.there, false);
       if (CHANNELS)
-        fetch_floats(decays[buffer][i], a.factor + (t * a.heads + head) * a.key_dim, kRows, a.key_dim, false);
-      else if (threadIdx.x == 2) cp_async_4(shared_address(decays[buffer][i]), a.factor + t * a.heads + head, 4);
-      if (threadIdx.x == 0) cp_async_4(shared_address(scalars[buffer][i]), a.weight + t * a.heads + head, 4);
+        fetch_floats(decays[buffer][i], a.factor + (t * a.heads + part.head) * a.key_dim, kRows, a.key_dim, false);
+      else if (threadIdx.x == 2) cp_async_4(shared_address(decays[buffer][i]), a.factor + t * a.heads + part.head, 4);
+      if (threadIdx.x == 0) cp_async_4(shared_address(scalars[buffer][i]), a.weight + t * a.heads + part.head, 4);
       if (threadIdx.x == 1)
-        cp_async_4(shared_address(scalars[buffer][i] + 1), a.product + t * a.key_heads + key_head, 4);
+        cp_async_4(shared_address(scalars[buffer][i] + 1), a.product + t * a.key_heads + part.key_head, 4);
     }
     cp_async_commit();
   };
@@ -98,47 +166,67 @@ __device__ void delta(const Delta& a, const Past& past) {
     }
     __syncthreads();
     for (int i = 0; i < kTokens && begin + i < run.count; ++i) {
-      const float *k = keys[buffer][i] + at.row, *q = queries[buffer][i] + at.row, *g = decays[buffer][i];
-      float of_k[2] = {}, of_q[2] = {};
-#pragma unroll
-      for (int j = 0; j < R; ++j) {
-        const float factor = CHANNELS ? g[8 * j + at.row] : g[0], kj = k[8 * j], qj = q[8 * j];
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          state.s[j][c] *= factor;
-          of_k[c] = __fmaf_rn(kj, state.s[j][c], of_k[c]);
-          of_q[c] = __fmaf_rn(qj, state.s[j][c], of_q[c]);
-        }
-      }
-      float d[2], y[2];
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        d[c] = scalars[buffer][i][0] * (values[buffer][i][at.first + c] - over_rows(of_k[c]));
-        y[c] = __fmaf_rn(scalars[buffer][i][1], d[c], over_rows(of_q[c]));
-      }
-#pragma unroll
-      for (int j = 0; j < R; ++j)
-#pragma unroll
-        for (int c = 0; c < 2; ++c) state.s[j][c] = __fmaf_rn(k[8 * j], d[c], state.s[j][c]);
-      if (at.row < 2 && at.first + at.row < there)
-        a.y[(static_cast<index_t>(run.first + begin + i) * a.heads + head) * a.value_dim + first + at.first + at.row] =
-            at.row == 0 ? y[0] : y[1];
+      const Token token{keys[buffer][i],   queries[buffer][i],    decays[buffer][i],
+                        values[buffer][i], scalars[buffer][i][0], scalars[buffer][i][1]};
+      advance<R, CHANNELS>(state, token, at, part.there, a.y + part.value(a, run.first + begin + i));
     }
     __syncthreads();
   }
-  if (kept) state.store(kept, a.key_dim, a.value_dim, there, at);
+  if (kept) state.store(kept, a.key_dim, a.value_dim, part.there, at);
+}
+
+// The same bits for sequences of few tokens, mostly one: every block makes its factors itself, which saves a launch.
+template <int R, bool CHANNELS>
+__device__ void delta_step(const Delta& a, const Given& given, const Past& past) {
+  constexpr int kRows = 8 * R;
+  __shared__ float keys[kRows], queries[kRows], values[kColumns], decays[CHANNELS ? kRows : 1];
+  const Part part(a);
+  if (blockIdx.x == 0) check_slot(past, blockIdx.y);
+  const Run run = run_of(past, blockIdx.y);
+  if (run.count == 0) return;
+  const Column at;
+  float* const kept = part.kept(a, past, run);
+  StatePart<R> state;
+  state.load(run.earlier > 0 ? kept : nullptr, a.key_dim, a.value_dim, part.there, at);
+  for (index_t t = run.first; t < run.first + run.count; ++t) {
+    const float *query = given.q + part.key(a, t), *key = given.k + part.key(a, t);
+    const Units by(query, key, a.key_dim);
+    const int gates = a.heads * (CHANNELS ? a.key_dim : 1);
+    for (int i = static_cast<int>(threadIdx.x); i < kRows; i += kColumnThreads) {
+      const bool in = i < a.key_dim;
+      keys[i] = in ? key[i] * by.k : 0.0f, queries[i] = in ? query[i] * by.q : 0.0f;
+      if (CHANNELS) decays[i] = in ? decay_of(given, t, gates, a.key_dim, part.head * a.key_dim + i) : 0.0f;
+      else if (i == 0) decays[0] = decay_of(given, t, gates, 1, part.head);
+      if (i < kColumns) values[i] = i < part.there ? a.v[part.value(a, t) + i] : 0.0f;
+    }
+    const Token token{keys, queries, decays, values, strength_of(given, t, a.heads, part.head), by.product};
+    __syncthreads();
+    advance<R, CHANNELS>(state, token, at, part.there, a.y + part.value(a, t));
+    __syncthreads();
+  }
+  if (kept) state.store(kept, a.key_dim, a.value_dim, part.there, at);
 }
 
 }  // namespace
 
-#define LPQ_GATED_DELTA(r)                                                                                        \
-  extern "C" __global__ void __launch_bounds__(kColumnThreads) lpq_gated_delta_##r(Delta a, Past past) {          \
-    delta<r, false>(a, past);                                                                                     \
-  }                                                                                                               \
-  extern "C" __global__ void __launch_bounds__(kColumnThreads) lpq_gated_delta_channels_##r(Delta a, Past past) { \
-    delta<r, true>(a, past);                                                                                      \
+// blocks: that a multiprocessor holds at once.
+#define LPQ_GATED_DELTA(r, blocks)                                                                               \
+  extern "C" __global__ void __launch_bounds__(kColumnThreads, blocks) lpq_gated_delta_##r(Delta a, Past past) { \
+    delta<r, false>(a, past);                                                                                    \
+  }                                                                                                              \
+  extern "C" __global__ void __launch_bounds__(kColumnThreads, blocks)                                           \
+      lpq_gated_delta_channels_##r(Delta a, Past past) {                                                         \
+    delta<r, true>(a, past);                                                                                     \
+  }                                                                                                              \
+  extern "C" __global__ void __launch_bounds__(kColumnThreads, blocks)                                           \
+      lpq_gated_delta_step_##r(Delta a, Given given, Past past) {                                                \
+    delta_step<r, false>(a, given, past);                                                                        \
+  }                                                                                                              \
+  extern "C" __global__ void __launch_bounds__(kColumnThreads, blocks)                                           \
+      lpq_gated_delta_step_channels_##r(Delta a, Given given, Past past) {                                       \
+    delta_step<r, true>(a, given, past);                                                                         \
   }
-LPQ_GATED_DELTA(4)
-LPQ_GATED_DELTA(8)
-LPQ_GATED_DELTA(16)
-LPQ_GATED_DELTA(32)
+LPQ_GATED_DELTA(4, 8)
+LPQ_GATED_DELTA(8, 6)
+LPQ_GATED_DELTA(16, 5)
+LPQ_GATED_DELTA(32, 3)

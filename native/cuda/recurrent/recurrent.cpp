@@ -39,23 +39,25 @@ void gated_delta(Call& call, CudaExec& exec) {
   const int64_t tokens = a.q.dim(0), keys = a.key_heads * a.key_dim, gates = a.decay.dim(1);
   if (tokens == 0) return;
   const Past past = past_of(exec, a.past, tokens);
-  const int each = rows_of_thread(a.key_dim, 4);
+  const std::string form = (a.by_channel() ? "channels_" : "") + std::to_string(rows_of_thread(a.key_dim, 4));
+  const Dim3 grid{a.heads * div_up(a.value_dim, 32), past.sequences};
+  const DeltaGiven given(a);
+  Delta of{};
+  of.v = a.v.data<float>(), of.y = a.y.data<float>();
+  of.heads = static_cast<int>(a.heads), of.key_heads = static_cast<int>(a.key_heads);
+  of.key_dim = static_cast<int>(a.key_dim), of.value_dim = static_cast<int>(a.value_dim);
+  // Decoding: a token a sequence.
+  if (tokens == past.sequences) {
+    exec.launch("lpq_gated_delta_step_" + form, grid, {128}, 0, of, given, past);
+    return;
+  }
   const Scratch room = exec.scratch(static_cast<size_t>(tokens * (2 * keys + a.key_heads + gates + a.heads)) * 4);
   float *unit_q = room.as<float>(), *unit_k = unit_q + tokens * keys, *factor = unit_k + tokens * keys,
         *product = factor + tokens * gates, *weight = product + tokens * a.key_heads;
-  const int heads = static_cast<int>(a.heads), key_heads = static_cast<int>(a.key_heads),
-            key_dim = static_cast<int>(a.key_dim), value_dim = static_cast<int>(a.value_dim),
-            all_gates = static_cast<int>(gates);
-  const float strength = static_cast<float>(a.strength);
-  const void *rate = a.rate.raw(), *bias = a.bias.raw();
-  const int rate_type = type_index(a.rate.dtype), bias_type = type_index(a.bias.dtype);
-  exec.launch("lpq_delta_factors", {tokens}, {256}, 0, a.q.data<float>(), a.k.data<float>(), a.decay.data<float>(),
-              a.beta.data<float>(), rate, rate_type, bias, bias_type, strength, heads, key_heads, key_dim, all_gates,
-              unit_q, unit_k, product, factor, weight);
-  const Delta of{unit_q, unit_k,    product, factor,   weight, a.v.data<float>(), a.y.data<float>(),
-                 heads,  key_heads, key_dim, value_dim};
-  exec.launch((a.by_channel() ? "lpq_gated_delta_channels_" : "lpq_gated_delta_") + std::to_string(each),
-              {a.heads * div_up(a.value_dim, 32), past.sequences}, {128}, 0, of, past);
+  exec.launch("lpq_delta_factors", {tokens}, {256}, 0, given, of.heads, of.key_heads, of.key_dim,
+              static_cast<int>(gates), unit_q, unit_k, product, factor, weight);
+  of.q = unit_q, of.k = unit_k, of.product = product, of.factor = factor, of.weight = weight;
+  exec.launch("lpq_gated_delta_" + form, grid, {128}, 0, of, past);
 }
 
 // As in selective_scan.cu.

@@ -1,4 +1,4 @@
-// Rows of states (columns.cuh), and rows that are fetched in fours.
+// Rows of states (columns.cuh), rows that are fetched in fours, and what the gated delta rule makes its factors of.
 #pragma once
 #include <initializer_list>
 #include <string>
@@ -23,5 +23,25 @@ inline bool rows_in_fours(std::initializer_list<const void*> tensors, std::initi
     if (each % 4 != 0) return false;
   return true;
 }
+
+// As in gated_delta.cu.
+struct DeltaGiven {
+  const float *q, *k, *decay, *beta;
+  const void *rate, *bias;
+  int rate_type, bias_type;
+  float strength;
+  // `a`: GatedDelta or GatedDeltaBackward.
+  template <class Arguments>
+  explicit DeltaGiven(const Arguments& a)
+      : q(a.q.template data<float>()),
+        k(a.k.template data<float>()),
+        decay(a.decay.template data<float>()),
+        beta(a.beta.template data<float>()),
+        rate(a.rate.raw()),
+        bias(a.bias.raw()),
+        rate_type(type_index(a.rate.dtype)),
+        bias_type(type_index(a.bias.dtype)),
+        strength(static_cast<float>(a.strength)) {}
+};
 
 }  // namespace lpq::cuda
