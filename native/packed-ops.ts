@@ -12,6 +12,13 @@ interface PackedCut {
   tokens?: 16 | 32 | 64 | 128;
 }
 
+/** What gate and up of experts become (native/ops/gemm_experts.h). */
+export type ExpertGating = {
+  gate?: 'silu' | 'gelu' | 'gelu_tanh' | 'relu' | 'relu2' | 'quick_gelu' | 'sigmoid' | 'clamped';
+  alpha?: number;
+  limit?: number;
+};
+
 /** Products of packed weights, part of the operation table (ops.ts). */
 export const packedOps = {
   /**
@@ -42,7 +49,7 @@ export const packedOps = {
 
   /**
    * y[m] = x[m] Wᵀ + bias of the expert whose rows `offsets` I32 [E+1] says are there; weights, scales and zero points of all experts of one
-   * form, [E, ...], bias [E,N] (native/ops/gemm_experts.h). `tokens`: rows of a tile; `width`: packed blocks of a strip of the wide kernel.
+   * form, [E, ...], bias [E,N] (native/ops/gemm_experts.h). `gate`: y is gated, the weights' rows are interleaved. `tokens`: rows of a tile; `width`: packed blocks of a strip of the wide kernel.
    */
   gemmExperts: (
     rt: NativeRuntime,
@@ -55,7 +62,7 @@ export const packedOps = {
     p: PackedCut & {
       width?: 4 | 8 | 16;
       kernel?: 'scaled' | 'wide' | 'hopper' | 'portable';
-    },
+    } & ExpertGating,
   ) =>
     rt.enqueue(
       'gemm_experts',
@@ -63,6 +70,14 @@ export const packedOps = {
       [y],
       { ...type, ...p, hasZeros: w.zeros !== undefined, hasBias: bias !== undefined },
     ),
+
+  /** What gemmExperts multiplies with `gate`, of tensors with the blocks of a gate above those of up (native/ops/interleave_gates.h). */
+  interleaveGates: (
+    rt: NativeRuntime,
+    x: Tensor,
+    y: Tensor,
+    p: { of: 'words'; bits: number } | { of: 'sides' } | { of: 'rows' },
+  ) => rt.enqueue('interleave_gates', [x], [y], p),
 
   /** gemmPacked from MARLIN's bytes (native/ops/gemm_marlin.h). */
   gemmMarlin: (

@@ -2,6 +2,7 @@
 #pragma once
 #include <string_view>
 
+#include "ops/elementwise.h"
 #include "ops/gemm_packed.h"
 
 namespace lpq::ops {
@@ -18,11 +19,43 @@ namespace lpq::ops {
 // rounded once to the type of x; sums are fp32. On CUDA they are cut where the runs of blocks end, which all offsets
 // decide, and added up in the order of K: the same call with the same offsets gives the same bytes. On CUDA weights,
 // scales and zeros start at multiples of 16 bytes.
+//
+// With `gate` weights, scales, zeros and bias are of N = 64 ceil(I/32) rows, of which eights stand by turns: rows 16 i
+// to 16 i + 7 are rows 8 i to 8 i + 7 of the gate, the next eight those of what it gates (up), as interleave_rows()
+// leaves them; and y is [M,I], made of sums in fp32 and rounded once:
+//   act(gate) up                                            gate: an activation (elementwise.h)
+//   silu(min(gate, limit)) clamp(up, -limit, limit)          silu with limit > 0
+//   g sigmoid(alpha g) (clamp(up, -limit, limit) + 1), g = min(gate, limit)    clamped
+// On CUDA gelu is off by up to 3.1e-6 before it is multiplied.
+struct ExpertGating {
+  static constexpr int kClamped = 7;  // behind those of Act
+  int kind = -1;                      // none
+  float alpha = 1, limit = 0;         // 0: none
+
+  static ExpertGating read(Arguments& a) {
+    ExpertGating g;
+    g.kind = a.one_of("gate", {"silu", "gelu", "gelu_tanh", "relu", "relu2", "quick_gelu", "sigmoid", "clamped"}, -1);
+    if (!g) return g;
+    if (g.kind == kClamped) g.alpha = a.real("alpha"), g.limit = a.real("limit");
+    else if (g.is(Act::silu)) g.limit = a.real("limit", 0);
+    require(g.alpha > 0, "alpha is " + std::to_string(g.alpha) + ", not positive");
+    require(g.limit > 0 || (g.limit == 0 && g.kind != kClamped),
+            "limit is " + std::to_string(g.limit) + ", not positive");
+    return g;
+  }
+  explicit operator bool() const { return kind >= 0; }
+  bool is(Act act) const { return kind == static_cast<int>(act); }
+  // Rows of weights of so many columns of y.
+  int64_t rows(int64_t columns) const { return *this ? 2 * up_to(columns, GemmPacked::kBlockN) : columns; }
+};
+
 struct GemmExperts : Arguments {
   const Tensor& x = input("x", kHalves, {-1, -1});
   const Tensor& offsets = input("offsets", {i32}, {-1});
   const Tensor& y = output("y", {x.dtype}, {x.dim(0), -1});
-  int64_t m = x.dim(0), n = y.dim(1), k = x.dim(1), experts = checked_experts(offsets.dim(0) - 1);
+  ExpertGating gate = ExpertGating::read(*this);
+  int64_t m = x.dim(0), columns = y.dim(1), n = gate.rows(columns), k = x.dim(1),
+          experts = checked_experts(offsets.dim(0) - 1);
   QuantType type = quant_type();
   int64_t group_size = checked_group_size(integer("groupSize", 0), {0, 32, 64, 128}), groups = groups_of(k, group_size);
   int64_t n_blocks = parts_of(n, GemmPacked::kBlockN), k_blocks = parts_of(k, GemmPacked::kBlockK);

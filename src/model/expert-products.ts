@@ -1,7 +1,6 @@
 import { type NativeRuntime, readTyped, type Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
-import { applyGate } from './gate.js';
-import { halves } from './mlp.js';
+import { applyGate, gatingOf } from './gate.js';
 import type { LinearPlan } from './plan.js';
 import type { ExpertPlan, ExpertsPlan } from './plan-experts.js';
 import type { BlockWeights } from './program.js';
@@ -88,7 +87,12 @@ export async function innerOfAll(
   offsets: Tensor,
 ): Promise<Tensor> {
   const stacked = weights.stacked?.get(GATE_UP);
-  if (stacked) return gated(rt, plan, applyStacked(rt, stacked, x, offsets));
+  if (stacked?.interleaved) return applyStacked(rt, stacked, x, offsets, { gating: gatingOf(plan.gate) });
+  if (stacked) {
+    const up = applyStacked(rt, stacked, x, offsets);
+    applyGate(rt, plan.gate, up, up);
+    return up;
+  }
   const gate = rt.allocate(rt.activationDtype, [x.shape[0] as number, plan.intermediate]);
   const up = rt.allocate(gate.dtype, gate.shape);
   await split(rt, x, offsets, (e, rows, first) => {
@@ -99,22 +103,6 @@ export async function innerOfAll(
   applyGate(rt, plan.gate, gate, up);
   up.dispose();
   return gate;
-}
-
-/** Hidden activations of `made` [T*k, I], or of gate and up side by side; takes it. */
-function gated(rt: NativeRuntime, plan: ExpertsPlan, made: Tensor): Tensor {
-  const [rows, width] = made.shape as [number, number];
-  const { gate: act, intermediate } = plan;
-  if (width === intermediate || act.kind !== 'gated') {
-    const [gate, up] = width === intermediate ? [made, made] : halves(rt, made);
-    applyGate(rt, act, gate, up);
-    if (up !== gate) up.dispose();
-    return gate;
-  }
-  const inner = rt.allocate(made.dtype, [rows, intermediate]);
-  ops.gatedActivation(rt, made, made, inner, { act: act.activation, first: 0, upFirst: intermediate });
-  made.dispose();
-  return inner;
 }
 
 /** What the downs make of their experts' rows, [T*k, C]; likewise. */
@@ -129,7 +117,7 @@ export async function outOfAll(
   if (stacked) {
     const others = same && rt.allocate(same.dtype, shape);
     if (same && others) ops.gatherRows(rt, same, tokens, others, { divide: plan.routing.perToken });
-    const out = applyStacked(rt, stacked, inner, offsets, others);
+    const out = applyStacked(rt, stacked, inner, offsets, { others });
     others?.dispose();
     return out;
   }

@@ -1,5 +1,6 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
+import type { ExpertGating } from '../../native/packed-ops.js';
 import { oneAfterAnother } from './kernels/join.js';
 import type { PackedWeight } from './kernels/kernel.js';
 import { disposePacked, formOf, tensorsOf } from './packed.js';
@@ -11,6 +12,8 @@ export interface StackedExperts {
   readonly packed: PackedWeight;
   /** [E,N] in the dtype of products. */
   readonly bias?: Tensor;
+  /** Gate and up are interleaved: the product is gated. */
+  readonly interleaved?: boolean;
 }
 
 /** What products of 16 bits read and write: f16 on the CPU, whose activations are f32. */
@@ -46,7 +49,12 @@ function stack(
   const each = experts[0]!.length;
   // Rows without padding between those of one expert.
   const padded = each > 1 && parts.some((part) => joining.rows(part) !== part.shape[0]);
-  if (padded || new Set(parts.map((part) => formOf(part) + part.shape)).size > 1) return;
+  if (
+    padded ||
+    (each > 1 && !(each === 2 && kernel.interleave)) ||
+    new Set(parts.map((part) => formOf(part) + part.shape)).size > 1
+  )
+    return;
   const biases = linears.flatMap(({ name }) => weights.get(`${name}.bias`) ?? []);
   if (biases.length > 0 && biases.length < linears.length) return;
   const n = first.shape[0] * each;
@@ -59,16 +67,23 @@ function stack(
     return [name, whole] as const;
   });
   const bias = biases.length > 0 && stackedBias(rt, biases, [experts.length, n]);
+  const packed: PackedWeight = { ...first, shape: [n, first.shape[1]], ...Object.fromEntries(tensors) };
   weights.stacked ??= new Map();
-  weights.stacked.set(stage, {
-    packed: { ...first, shape: [n, first.shape[1]], ...Object.fromEntries(tensors) },
-    ...(bias && { bias }),
-  });
+  weights.stacked.set(stage, each === 2 ? interleaved(rt, packed, bias) : { packed, ...(bias && { bias }) });
   for (const { name } of linears) {
     weights.packed?.delete(`${name}.weight`);
     weights.get(`${name}.bias`)?.dispose();
     weights.delete(`${name}.bias`);
   }
+}
+
+function interleaved(rt: NativeRuntime, packed: PackedWeight, bias: Tensor | false): StackedExperts {
+  const made = { packed: packed.kernel.interleave?.(rt, packed) ?? packed, interleaved: true };
+  if (!bias) return made;
+  const rows = rt.allocate(bias.dtype, bias.shape);
+  ops.interleaveGates(rt, bias, rows, { of: 'rows' });
+  bias.dispose();
+  return { ...made, bias: rows };
 }
 
 function stackedBias(rt: NativeRuntime, biases: readonly Tensor[], shape: readonly [number, number]): Tensor {
@@ -90,21 +105,22 @@ export function disposeStacked({ packed, bias }: StackedExperts): void {
 
 /**
  * The rows of x [M,K], sorted by expert, times the weights of their experts: [M,N] in the dtype of activations. `offsets` I32 [E+1] or more:
- * where the rows of each begin. Rows behind those of the experts are those of `others` [M,N], or hold nothing.
+ * where the rows of each begin. Rows behind those of the experts are those of `others` [M,N], or hold nothing. `gating`: of interleaved
+ * ones, which make [M,N/2].
  */
 export function applyStacked(
   rt: NativeRuntime,
-  { packed, bias }: StackedExperts,
+  { packed, bias, interleaved }: StackedExperts,
   x: Tensor,
   offsets: Tensor,
-  others?: Tensor,
+  { others, gating }: { readonly others?: Tensor | undefined; readonly gating?: ExpertGating } = {},
 ): Tensor {
   const half = halfOf(rt);
   const own = offsets.view([packed.weights.shape[0]! + 1]);
   const read = inDtype(rt, x, half);
-  const product = rt.allocate(half, [x.shape[0] as number, packed.shape[0]]);
+  const product = rt.allocate(half, [x.shape[0] as number, interleaved ? packed.shape[0] / 2 : packed.shape[0]]);
   if (others) ops.cast(rt, others, product);
-  packed.kernel.multiplyExperts?.(rt, read, own, packed, bias, product);
+  packed.kernel.multiplyExperts?.(rt, read, own, packed, bias, product, interleaved ? gating : undefined);
   const y = inDtype(rt, product, rt.activationDtype);
   for (const tensor of [own, read, product]) tensor.dispose();
   return y;

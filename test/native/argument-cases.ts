@@ -64,6 +64,7 @@ const argumentCases: readonly ArgumentCase[] = [
     { ...type, groupSize: 128, hasZeros: 1, hasBias: 1 },
     'x offsets y',
   ),
+  row('interleave_gates', 'x: u8 2,4,1,2048', 'y: u8 2,4,1,2048', { of: 'words', bits: 4 }),
   row('gather_rows', 'x: f32 4,6; rows: i32 3', 'y: f32 3,6'),
   row(
     'scatter_add_rows',

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "../gpu/native/packed_format.h"
@@ -35,6 +36,39 @@ struct Case {
   bool bias, scale_bf16;
   int warps_n, warps_k, blocks;
   int before = 0, behind = 0;  // rows that no expert has
+  int gate = 0;                // of kGates; n: columns of y
+};
+
+// An activation with its slope at most and what a kernel computes.
+struct Gate {
+  const char* name;
+  ExpertGate by;
+  double (*act)(double);
+};
+double share(double x) { return 1 / (1 + std::exp(-x)); }
+constexpr float kNone = std::numeric_limits<float>::infinity(), kLog = -1.44269504f;
+const Gate kGates[] = {
+    {"none", {}, nullptr},
+    {"silu", {kGateLinear, 0, {kLog}, kNone, 0}, [](double x) { return x * share(x); }},
+    {"gelu",
+     {kGateLinear,
+      0,
+      {1.59565627f * kLog, 7.29375816e-2f * kLog, -2.49723069e-4f * kLog, -6.11620538e-5f * kLog,
+       2.23816679e-6f * kLog},
+      kNone,
+      0},
+     [](double x) { return x * std::erfc(-x * std::sqrt(0.5)) / 2; }},
+    {"gelu_tanh",
+     {kGateLinear, 0, {1.5957691216f * kLog, 0.0713548163f * kLog}, kNone, 0},
+     [](double x) {
+       return x / 2 * (1 + std::tanh(std::sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
+     }},
+    {"relu", {kGateLinear, 0, {1e30f * kLog}, kNone, 0}, [](double x) { return x > 0 ? x : 0; }},
+    {"relu2", {kGateSquare, 0, {1e30f * kLog}, kNone, 0}, [](double x) { return x > 0 ? x * x : 0; }},
+    {"quick_gelu", {kGateLinear, 0, {1.702f * kLog}, kNone, 0}, [](double x) { return x * share(1.702 * x); }},
+    {"sigmoid", {kGateShare, 0, {kLog}, kNone, 0}, [](double x) { return share(x); }},
+    {"clamped", {kGateLinear, 0, {1.702f * kLog}, 1.25f, 1}, [](double x) { return x * share(1.702f * x); }},
+    {"limited", {kGateLinear, 0, {kLog}, 0.75f, 0}, [](double x) { return x * share(x); }},
 };
 
 double normal() { return std::normal_distribution<double>()(lot); }
@@ -51,14 +85,14 @@ void append(std::vector<T>& to, const std::vector<T>& more) {
   to.insert(to.end(), more.begin(), more.end());
 }
 
-Weights draw(const Type& t, const Case& c, int groups, bool bf16, double constant) {
+Weights draw(const Type& t, const Case& c, int n, int groups, bool bf16, double constant) {
   Weights w;
   const int codes = 1 << t.bits;
   double top = 0;
   for (int i = 0; i < codes; ++i)
     if (std::fabs(number(t, i)) > top) top = std::fabs(number(t, i));
   for (size_t e = 0; e < c.counts.size(); ++e) {
-    std::vector<uint8_t> code(static_cast<size_t>(c.n * c.k)), zero8(static_cast<size_t>(c.n * groups));
+    std::vector<uint8_t> code(static_cast<size_t>(n * c.k)), zero8(static_cast<size_t>(n * groups));
     std::vector<uint16_t> scale(zero8.size()), zero16(zero8.size());
     std::vector<double> zero(zero8.size(), constant);
     for (uint8_t& each : code) {
@@ -76,13 +110,29 @@ Weights draw(const Type& t, const Case& c, int groups, bool bf16, double constan
             zero16[i] = to16((i % 7 == 0 ? -3.25 : codes) * static_cast<double>(lot() % 1000) / 1000, false), false);
     }
     append(w.zero, zero), append(w.scale, scale);
-    append(w.packed, lpq::test::pack_weights(code, c.n, c.k, t.bits));
-    append(w.scales, lpq::test::pack_scales(scale, c.n, groups));
-    append(w.zeros8, lpq::test::pack_scales(zero8, c.n, groups));
-    append(w.zeros16, lpq::test::pack_scales(zero16, c.n, groups));
-    for (int i = 0; i < c.n; ++i) w.bias.push_back(to16(normal(), bf16));
+    append(w.packed, lpq::test::pack_weights(code, n, c.k, t.bits));
+    append(w.scales, lpq::test::pack_scales(scale, n, groups));
+    append(w.zeros8, lpq::test::pack_scales(zero8, n, groups));
+    append(w.zeros16, lpq::test::pack_scales(zero16, n, groups));
+    for (int i = 0; i < n; ++i) w.bias.push_back(to16(normal(), bf16));
   }
   return w;
+}
+
+// act(gate) up, and its bound out of those of both sums. Slopes are at most 1.13, that of relu2 twice the number.
+// What the kernel adds: s = 1 / (1 + 2^z) is off by s (1 - s) |z| 2^-21, of the roundings of z, and 2^-21 s, of ex2,
+// the sum and rcp, which with s (1 - s) |z| < 0.35 is below 2^-20 for x s once x is multiplied, 2^-19 for its square;
+// gelu's polynomial 3.1e-6.
+std::pair<double, double> gated_of(const Gate& by, double gate, double gate_off, std::pair<double, double> up) {
+  const double limit = by.by.limit, x = std::min(gate, limit),
+               line = std::min(std::max(up.first, -limit), limit) + by.by.lift, act = by.act(x);
+  const bool square = by.by.kind == kGateSquare;
+  const double slope = square ? 2 * (std::fabs(x) + gate_off) : 1.13,
+               made = square                     ? x * x * 0x1p-19
+                      : by.by.kind == kGateShare ? 0x1p-20
+                                                 : std::fabs(x) * 0x1p-20 + (by.by.odd[4] != 0 ? 3.1e-6 : 0),
+               act_off = slope * gate_off + made, line_off = up.second + std::fabs(line) * 0x1p-23;
+  return {act * line, act_off * std::fabs(line) + (std::fabs(act) + act_off) * line_off};
 }
 
 enum class Kernel { portable, hopper, wide, scaled };
@@ -91,14 +141,16 @@ enum class Kernel { portable, hopper, wide, scaled };
 template <int B, int T, bool XB, bool WB, class Cast, Kernel Which>
 void one(const Type& t, const Case& c) {
   constexpr bool Wide = Which == Kernel::wide, Hopper = Which == Kernel::hopper, Scaled = Which == Kernel::scaled;
-  const int experts = static_cast<int>(c.counts.size()), n_blocks = (c.n + 31) / 32, k_blocks = (c.k + 127) / 128,
-            pitch = (c.k + 63) / 64 * 64, length = c.group ? c.group : c.k, groups = (c.k + length - 1) / length;
+  const int experts = static_cast<int>(c.counts.size()), n_rows = c.gate ? (c.n + 31) / 32 * 64 : c.n,
+            n_blocks = (n_rows + 31) / 32, k_blocks = (c.k + 127) / 128, pitch = (c.k + 63) / 64 * 64,
+            length = c.group ? c.group : c.k, groups = (c.k + length - 1) / length;
   const bool integer = t.kind != 'f';
   const double constant = t.kind == 'u' && !c.zeros ? (1 << B) / 2 : 0;
   std::vector<int> offsets{c.before};
   for (int count : c.counts) offsets.push_back(offsets.back() + count);
   const int m = offsets.back() + c.behind;
-  const Weights w = draw(t, c, groups, XB, constant);
+  const Gate& gate = kGates[c.gate];
+  const Weights w = draw(t, c, n_rows, groups, XB, constant);
   const uint16_t poison = XB ? 0x7fc1 : 0x7e01;
   std::vector<uint16_t> xs(static_cast<size_t>(m * pitch), 0);
   for (int i = 0; i < m; ++i)
@@ -112,7 +164,7 @@ void one(const Type& t, const Case& c) {
   g.weights = packed.data, g.x = x.data, g.y = y.data, g.scales = scales.data;
   g.zeros = c.zeros == 1 ? zeros8.data : c.zeros == 2 ? reinterpret_cast<const unsigned char*>(zeros16.data) : nullptr;
   g.bias = c.bias ? w.bias.data() : nullptr;
-  g.m = m, g.n = c.n, g.k = pitch, g.n_blocks = n_blocks, g.k_blocks = k_blocks, g.groups = groups;
+  g.m = m, g.n = n_rows, g.k = pitch, g.n_blocks = n_blocks, g.k_blocks = k_blocks, g.groups = groups;
   g.groups_per_block = c.group ? 128 / c.group : 1, g.channel = c.group == 0, g.scale_bf16 = c.scale_bf16,
   g.zero_kind = c.zeros;
   g.zero = static_cast<float>(constant + (t.kind == 'i' ? (1 << B) / 2 : 0));
@@ -129,7 +181,8 @@ void one(const Type& t, const Case& c) {
   std::vector<unsigned> counters(static_cast<size_t>(2 * c.blocks), 0);
   uint32_t fault = 0;
   g.partial = partial.data(), g.counters = counters.data();
-  const ExpertArgs a{offsets.data(), experts, &fault, 2};
+  ExpertArgs a{offsets.data(), experts, &fault, 2, gate.by};
+  a.gate.columns = c.n;
 
   const std::string name = t.name() + (XB ? " bf16 " : " f16 ") + std::to_string(m) + "x" + std::to_string(c.n) + "x" +
                            std::to_string(c.k) + " g" + std::to_string(c.group) + " z" + std::to_string(c.zeros) +
@@ -138,7 +191,7 @@ void one(const Type& t, const Case& c) {
                             : Wide   ? " wide"
                             : Hopper ? " wgmma"
                                      : " mma") +
-                           " blocks " + std::to_string(c.blocks);
+                           " blocks " + std::to_string(c.blocks) + " gate " + gate.name;
   const auto fail = [&](const std::string& what) {
     if (++failures <= 20) std::printf("FAIL %s: %s\n", name.c_str(), what.c_str());
   };
@@ -213,30 +266,38 @@ void one(const Type& t, const Case& c) {
         if (got_bits != poison) return fail(place + "is of no expert, and was written");
         continue;
       }
-      double want = 0, size = 0, rounded = 0;  // rounded: what rounding of weights may add
-      for (int k = 0; k < c.k; ++k) {
-        const size_t row = static_cast<size_t>(e * c.n + n),
-                     at = row * static_cast<size_t>(groups) + static_cast<size_t>(k / length);
-        const double s = from16(w.scale[at], c.scale_bf16), v = from16(x.data[i * pitch + k], XB),
-                     q = w.value[row * static_cast<size_t>(c.k) + static_cast<size_t>(k)];
-        want += v * (q - w.zero[at]) * s;
-        size += Scaled ? std::fabs(v * (q - w.zero[at]) * s)
-                       : std::fabs(v) * (std::fabs(q + lift + offset) + std::fabs(w.zero[at] + lift + offset)) * s;
-        rounded += std::fabs(v) * ((whole ? 1
-                                    : XB  ? 3
-                                          : 2) *
-                                       u * 1.02 * std::fabs(q - w.zero[at]) * s +
-                                   2 * u * u * (std::fabs(q) + std::fabs(w.zero[at])) * s +
-                                   (XB ? 0 : 0x1p-25 * (1 + std::fabs(q - w.zero[at]))));
-      }
-      if (c.bias) {
-        const double b = from16(w.bias[static_cast<size_t>(e * c.n + n)], XB);
-        want += b, size += std::fabs(b);
-      }
-      const double sums = Scaled ? rounded + size * (c.k / 16.0 * 17 + 64) * 0x1p-23
-                                 : size * (0x1p-15 + (c.k / 32.0 + 64) * 0x1p-24),
-                   bound = sums + u * std::fabs(want) * 1.01 + least, got = from16(got_bits, XB),
+      // A row of weights times x, and by how much sums in fp32 may be off.
+      const auto sum_of = [&](int row_of) -> std::pair<double, double> {
+        double want = 0, size = 0, rounded = 0;  // rounded: what rounding of weights may add
+        for (int k = 0; k < c.k; ++k) {
+          const size_t row = static_cast<size_t>(e * n_rows + row_of),
+                       at = row * static_cast<size_t>(groups) + static_cast<size_t>(k / length);
+          const double s = from16(w.scale[at], c.scale_bf16), v = from16(x.data[i * pitch + k], XB),
+                       q = w.value[row * static_cast<size_t>(c.k) + static_cast<size_t>(k)];
+          want += v * (q - w.zero[at]) * s;
+          size += Scaled ? std::fabs(v * (q - w.zero[at]) * s)
+                         : std::fabs(v) * (std::fabs(q + lift + offset) + std::fabs(w.zero[at] + lift + offset)) * s;
+          rounded += std::fabs(v) * ((whole ? 1
+                                      : XB  ? 3
+                                            : 2) *
+                                         u * 1.02 * std::fabs(q - w.zero[at]) * s +
+                                     2 * u * u * (std::fabs(q) + std::fabs(w.zero[at])) * s +
+                                     (XB ? 0 : 0x1p-25 * (1 + std::fabs(q - w.zero[at]))));
+        }
+        if (c.bias) {
+          const double b = from16(w.bias[static_cast<size_t>(e * n_rows + row_of)], XB);
+          want += b, size += std::fabs(b);
+        }
+        const double sums =
+            Scaled ? rounded + size * (c.k / 16.0 * 17 + 64) * 0x1p-23 : size * (0x1p-15 + (c.k / 32.0 + 64) * 0x1p-24);
+        return {want, sums};
+      };
+      auto [want, sums] = sum_of(gate.act ? n / 8 * 16 + n % 8 : n);
+      if (gate.act) std::tie(want, sums) = gated_of(gate, want, sums, sum_of(n / 8 * 16 + n % 8 + 8));
+      const double bound = sums + u * std::fabs(want) * 1.01 + least, got = from16(got_bits, XB),
                    share = std::isnan(got) ? std::numeric_limits<double>::infinity() : std::fabs(got - want) / bound;
+      // Beyond the largest f16 the answer is an infinity.
+      if (!XB && std::fabs(want) > 65504 - bound && std::isinf(got) && (got > 0) == (want > 0)) continue;
       if (share <= 1) worst = std::max(worst, share);
       else return fail(place + "is " + std::to_string(got) + ", not " + std::to_string(want));
     }
@@ -252,10 +313,14 @@ void kernel(const Type& t, int most) {
   const bool integer = t.kind != 'f';
   const auto run = [&](const Case& c) { one<B, T, XB, WB, Cast, Which>(t, c); };
   run({kFew, 70, 264, 32, integer ? 1 : 0, true, WB, 4, B < 7 ? 2 : 1, 3, 1, 2});
+  run({kFew, 41, 264, 32, integer ? 1 : 0, true, WB, 4, B < 7 ? 2 : 1, 5, 1, 2, 1 + B % 9});
   if (most < 1) return;
   run({kAll, 70, 264, 128, 0, true, !XB, 4, 1, 5});
   if (integer) run({{1, 30}, 33, 200, 0, 2, false, XB, 4, 1, 2, 3});
   if (most < 2) return;
+  for (int gate = 1; gate < static_cast<int>(std::size(kGates)); ++gate)
+    run({gate == 1 ? kAll : kFew, gate % 2 ? 70 : 96, 392, 64, integer && gate % 3 == 0 ? 1 : 0, gate % 2 == 0, XB, 4,
+         1, 3 + gate, 2, 1, gate});
   run({kAll, 170, 392, 64, integer ? 1 : 0, false, XB, 4, 2, 7, 5, 1});
   run({{0, 0, 1}, 40, 128, 128, 0, true, XB, 4, 1, 9});                 // more blocks than steps
   run({{0, 0, 0}, 40, 128, 128, 0, true, XB, 4, 1, 4, 2, 3});           // nothing to do
@@ -276,6 +341,10 @@ void both(const Type& t, int most) {
         // Items that several blocks share, two or three each, or in equal runs; and some before them that are whole.
         one<B, 16, XB, XB, Cast, Kernel::scaled>(t, {{150, 0, 20}, 40, 1024, 128, 0, true, XB, 8, 1, 7 + blocks});
         one<B, 16, XB, XB, Cast, Kernel::scaled>(t, {{150, 20}, 296, 4096, 0, 0, false, XB, 8, 1, blocks});
+        one<B, 16, XB, XB, Cast, Kernel::scaled>(
+            t, {{150, 0, 20}, 40, 1024, 128, 0, true, XB, 8, 1, 7 + blocks, 0, 0, blocks == 4 ? 1 : 8});
+        one<B, 16, XB, XB, Cast, Kernel::scaled>(
+            t, {{150, 20}, 148, 4096, 0, 0, false, XB, 8, 1, blocks, 0, 0, blocks == 4 ? 2 : 9});
       }
   }
   if (most < 1) return;

@@ -2,6 +2,7 @@
 // (docs/internals/layouts): nothing of the packer's layouts, of the kernels' loads or of the verifier's tables is used.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -41,6 +42,9 @@ std::unique_ptr<Elements> elements_of(const std::string& op, const Call& call);
 // y = x Wᵀ + bias of the call that `weights` was made of: every output element one chain of fma over ascending k from
 // 0, then the bias, rounded once.
 void multiply_elements(const Elements& weights, const Call& call, Exec& exec);
+// The same before it is rounded: store(m, n, sum), by several threads.
+void multiply_sums(const Elements& weights, const Call& call, Exec& exec,
+                   const std::function<void(int64_t m, int64_t n, float sum)>& store);
 
 // Number `at` of a tensor of f32, f16, bf16 or u8.
 float number_at(const Tensor& tensor, int64_t at);

@@ -1,5 +1,6 @@
 import type { CanonicalModule } from '../../../formats/canonical/schema.js';
 import type { DType, NativeRuntime, OpParams, Tensor } from '../../../native/binding.js';
+import type { ExpertGating } from '../../../native/packed-ops.js';
 import { quantType, typeParams } from '../../core/quant-type.js';
 
 /** A weight as the kernel of its layout takes it. A kernel's own weights have further tensors and numbers. */
@@ -58,9 +59,19 @@ export interface PackedKernel<W extends PackedWeight = PackedWeight> {
   multiply(rt: NativeRuntime, x: Tensor, packed: W, bias: Tensor | undefined, y: Tensor): void;
   /**
    * The same of experts: x sorted by expert, whose rows begin where offsets I32 [E+1] says; tensors [E, ...], bias [E,N]. Rows of y that
-   * no expert has stay as they are.
+   * no expert has stay as they are. Where it is gated, packed and bias are as interleave() and ops.interleaveGates leave them.
    */
-  multiplyExperts?(rt: NativeRuntime, x: Tensor, offsets: Tensor, packed: W, bias: Tensor | undefined, y: Tensor): void;
+  multiplyExperts?(
+    rt: NativeRuntime,
+    x: Tensor,
+    offsets: Tensor,
+    packed: W,
+    bias: Tensor | undefined,
+    y: Tensor,
+    gating?: ExpertGating,
+  ): void;
+  /** Experts' weights, the blocks of a gate above those of up, as gated products take them; takes their tensors. */
+  interleave?(rt: NativeRuntime, packed: W): W;
   /** Undefined where weights do not come apart so. */
   readonly joining?: Joining<W>;
 }

@@ -30,8 +30,27 @@ export const tilusKernel: PackedKernel<TilusWeight> = {
   multiply: (rt, x, packed, bias, y) =>
     ops.gemmPacked(rt, x, packed, bias, y, packed.type, { groupSize: packed.groupSize, zero: packed.zero }),
 
-  multiplyExperts: (rt, x, offsets, packed, bias, y) =>
-    ops.gemmExperts(rt, x, offsets, packed, bias, y, packed.type, { groupSize: packed.groupSize, zero: packed.zero }),
+  multiplyExperts: (rt, x, offsets, packed, bias, y, gating) =>
+    ops.gemmExperts(rt, x, offsets, packed, bias, y, packed.type, {
+      groupSize: packed.groupSize,
+      zero: packed.zero,
+      ...gating,
+    }),
+
+  interleave(rt, packed) {
+    const apart = (x: Tensor, of: 'words' | 'sides') => {
+      const y = rt.allocate(x.dtype, x.shape);
+      ops.interleaveGates(rt, x, y, of === 'words' ? { of, bits: packed.type.bits as number } : { of });
+      x.dispose();
+      return y;
+    };
+    return {
+      ...packed,
+      weights: apart(packed.weights, 'words'),
+      scales: apart(packed.scales, 'sides'),
+      ...(packed.zeros && { zeros: apart(packed.zeros, 'sides') }),
+    };
+  },
 
   joining: {
     tile: 32,

@@ -2,7 +2,9 @@
 // of 0 to 100 rows, rows that no expert has, tails of N and of groups of K, zero points, bias; the same bytes every
 // time.
 //   lpq_gpu_experts [--small | --quick] [--without KERNEL] [filter]
+//   lpq_gpu_experts --gates [--only WORD]
 //   lpq_gpu_experts --time [--json FILE] [--tiles] [--only WORD]
+// --gates: gate and up in one launch beside product and activation, timed.
 // --small: few launches, none of them large, for compute-sanitizer. --time: beside a launch an expert, and cuBLAS by
 // expert in 16 bits; --tiles: every kernel and tile, too; --only: shapes so named.
 // The bounds are those of kernels.cpp.
@@ -28,7 +30,33 @@ struct Mixture {
   int tokens = 16;
   const char* kernel = "portable";
   int blocks = 0;
-  Case of;  // m is not read
+  Case of;       // m is not read; n: columns of y
+  int gate = 0;  // of kGates
+
+  int64_t rows() const { return gate ? 2 * ops::up_to(of.n, 32) : of.n; }  // of weights
+};
+
+double share(double x) { return 1 / (1 + std::exp(-x)); }
+// Activations as gemm_experts names them; where there is a limit it is 0.75, and alpha 1.5.
+struct Gate {
+  const char* name;
+  bool limited;
+  double (*act)(double);
+};
+const Gate kGates[] = {
+    {"none", false, nullptr},
+    {"silu", false, [](double x) { return x * share(x); }},
+    {"gelu", false, [](double x) { return x * std::erfc(-x * std::sqrt(0.5)) / 2; }},
+    {"gelu_tanh", false,
+     [](double x) {
+       return x / 2 * (1 + std::tanh(std::sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
+     }},
+    {"relu", false, [](double x) { return x > 0 ? x : 0; }},
+    {"relu2", false, [](double x) { return x > 0 ? x * x : 0; }},
+    {"quick_gelu", false, [](double x) { return x * share(1.702 * x); }},
+    {"sigmoid", false, share},
+    {"clamped", true, [](double x) { return x * share(1.5 * x); }},
+    {"silu", true, [](double x) { return x * share(x); }},
 };
 
 Tensor stacked(const std::vector<Tensor>& parts) {
@@ -55,7 +83,9 @@ struct Product {
 
 Product product_of(const Type& t, const Mixture& c) {
   Product p;
-  for (size_t e = 0; e < c.counts.size(); ++e) p.weights.push_back(make_weights(t, c.of));
+  Case drawn = c.of;
+  drawn.n = c.rows();
+  for (size_t e = 0; e < c.counts.size(); ++e) p.weights.push_back(make_weights(t, drawn));
   const std::vector<int64_t> offsets = offsets_of(c);
   p.m = offsets.back() + c.behind;
   const auto all = [&](Tensor Weights::* part) {
@@ -78,17 +108,20 @@ Product product_of(const Type& t, const Mixture& c) {
   p.params.set("groupSize", double(c.of.group)), p.params.set("hasZeros", double(c.of.zeros != 0));
   p.params.set("hasBias", double(c.of.bias)), p.params.set("zero", c.of.zero);
   p.params.set("tokens", double(c.tokens)), p.params.set("kernel", c.kernel);
+  const Gate& gate = kGates[c.gate];
+  if (c.gate) p.params.set("gate", gate.name);
+  if (gate.limited) p.params.set("limit", 0.75);
+  if (std::string(gate.name) == "clamped") p.params.set("alpha", 1.5);
   if (c.blocks) p.params.set("blocks", double(c.blocks));
   return p;
 }
 
-// The largest share of the bound that row m, column n of `got` uses; infinity where it is written and is nobody's.
-double share_of(const Type& t, const Mixture& c, const Product& p, const Tensor& got, int64_t m, int64_t n) {
-  const std::vector<int64_t> offsets = offsets_of(c);
-  const double g = get(got, m * c.of.n + n);
-  const auto expert = static_cast<size_t>(std::upper_bound(offsets.begin(), offsets.end(), m) - offsets.begin());
-  if (expert == 0 || expert > c.counts.size()) return std::isnan(g) ? 0 : INFINITY;
-  const Weights& w = p.weights[expert - 1];
+struct Sum {
+  double want, off;  // by which it may be off before it is rounded
+};
+
+// Row n of an expert's weights times row m of x.
+Sum sum_of(const Type& t, const Mixture& c, const Product& p, const Weights& w, int64_t m, int64_t n) {
   const Case& of = c.of;
   const int64_t groups = of.group == 0 ? 1 : (of.k + of.group - 1) / of.group, length = of.group ? of.group : of.k;
   const bool integer = t.type.kind == QuantType::Kind::integer;
@@ -114,7 +147,37 @@ double share_of(const Type& t, const Mixture& c, const Product& p, const Tensor&
   if (of.bias) want += get(w.bias, n), size += std::fabs(get(w.bias, n));
   const double sums = scaled ? rounded + size * (double(of.k) / 16 * 17 + 64) * 0x1p-23
                              : size * (0x1p-15 + (double(of.k) / 32 + 64) * 0x1p-24);
-  const double bound = sums + u * std::fabs(want) * 1.01 + least(of.dtype);
+  return {want, sums};
+}
+
+// act(gate) up out of their sums. Slopes are at most 1.13, that of relu2 twice the number; what the kernel adds is that
+// of test/native/experts-kernel.cpp.
+Sum gated_of(const Gate& by, const Sum& gate, const Sum& up) {
+  const std::string name = by.name;
+  const double limit = by.limited ? 0.75 : INFINITY, x = std::min(gate.want, limit), act = by.act(x),
+               line = std::clamp(up.want, -limit, limit) + (name == "clamped");
+  const double slope = name == "relu2" ? 2 * (std::fabs(x) + gate.off) : 1.13,
+               made = name == "relu2"     ? x * x * 0x1p-19
+                      : name == "sigmoid" ? 0x1p-20
+                                          : std::fabs(x) * 0x1p-20 + (name == "gelu" ? 3.1e-6 : 0),
+               act_off = slope * gate.off + made, line_off = up.off + std::fabs(line) * 0x1p-23;
+  return {act * line, act_off * std::fabs(line) + (std::fabs(act) + act_off) * line_off};
+}
+
+// The largest share of the bound that row m, column n of `got` uses; infinity where it is written and is nobody's.
+double share_of(const Type& t, const Mixture& c, const Product& p, const Tensor& got, int64_t m, int64_t n) {
+  const std::vector<int64_t> offsets = offsets_of(c);
+  const double g = get(got, m * c.of.n + n);
+  const auto expert = static_cast<size_t>(std::upper_bound(offsets.begin(), offsets.end(), m) - offsets.begin());
+  if (expert == 0 || expert > c.counts.size()) return std::isnan(g) ? 0 : INFINITY;
+  const Weights& w = p.weights[expert - 1];
+  const Case& of = c.of;
+  const double u = unit(of.dtype);
+  const int64_t row = c.gate ? n / 8 * 16 + n % 8 : n;
+  const Sum one = sum_of(t, c, p, w, m, row),
+            made = c.gate ? gated_of(kGates[c.gate], one, sum_of(t, c, p, w, m, row + 8)) : one;
+  const double want = made.want;
+  const double bound = made.off + u * std::fabs(want) * 1.01 + least(of.dtype);
   // Beyond the largest f16 the answer is an infinity.
   if (of.dtype == DType::f16 && std::fabs(want) > 65504 - bound && std::isinf(g) && (g > 0) == (want > 0)) return 0;
   return std::isnan(g) ? INFINITY : std::fabs(g - want) / bound;
@@ -125,7 +188,8 @@ std::string text(const Type& t, const Mixture& c) {
   for (int64_t count : c.counts) counts += (counts.empty() ? "" : ",") + std::to_string(count);
   return t.name + (c.of.dtype == DType::f16 ? " f16 " : " bf16 ") + counts + " x " + std::to_string(c.of.n) + " x " +
          std::to_string(c.of.k) + " g" + std::to_string(c.of.group) + " z" + std::to_string(c.of.zeros) + " " +
-         c.kernel + " " + std::to_string(c.tokens) + (c.blocks ? " blocks " + std::to_string(c.blocks) : "");
+         c.kernel + " " + std::to_string(c.tokens) + (c.blocks ? " blocks " + std::to_string(c.blocks) : "") +
+         (c.gate ? std::string(kGates[c.gate].limited ? " limited " : " ") + kGates[c.gate].name : "");
 }
 
 int checks = 0, failures = 0;
@@ -211,6 +275,15 @@ void sweep(Device& d, bool quick, bool small, const std::string& without, const 
             check(d, t, c, runs);
           };
           one(few, 70, 264, 32, integer ? 1 : 0, 0);
+          const int gates = static_cast<int>(std::size(kGates));
+          for (int gate = 1; gate < gates; ++gate) {
+            if (!is_u4 && (gate + t.type.bits) % 4) continue;
+            c.gate = gate;
+            one(small || gate > 1 ? few : counts, gate % 2 ? 70 : 150, 392, gate % 3 ? 128 : 64, 0, gate % 2 ? 5 : 0,
+                2);
+          }
+          if (is_u4 && !small) c.gate = 1, one({150, 0, 20}, 148, 4096, 128, 0, 8, 20);
+          c.gate = 0;
           one(small ? few : counts, 290, 648, 128, 0, 4);
           if (integer) one(few, 33, 200, 0, 2, 3);
           if (small || (quick && !is_u4)) continue;
@@ -252,6 +325,46 @@ const Shape kShapes[] = {{"Mixtral 8x7B, gate and up", 8, 2, 28672, 4096},   {"M
 // Times of one set of tensors: u4, groups of 128, f16; tokens spread evenly at random.
 class Comparison {
  public:
+  // The product of gate and up with its gate in one launch beside two: µs.
+  void gates(const Shape& s) {
+    const int64_t nb = s.n / 32, kb = s.k / 128;
+    const Tensor weights = noise(DType::u8, {s.experts, nb, kb, 2048}),
+                 scales = noise(DType::f16, {s.experts, nb, kb, 32});
+    Params packed = ops::type_params(ops::type_named("u4"));
+    packed.set("groupSize", 128.0), packed.set("zero", 8.0), packed.set("hasZeros", 0.0), packed.set("hasBias", 0.0);
+    Params fused = packed;
+    fused.set("gate", "silu");
+    for (int64_t tokens : {1, 16, 64, 4096}) {
+      const int64_t rows = tokens * s.per_token;
+      const Tensor x = noise(DType::f16, {rows, s.k}), both = exec_.allocate(DType::f16, {rows, s.n}),
+                   y = exec_.allocate(DType::f16, {rows, s.n / 2});
+      std::vector<std::pair<std::string, Call>> one, two;
+      const int draws = tokens <= 16 ? 24 : 4;
+      for (int draw = 0; draw < draws; ++draw) {
+        const std::vector<int64_t> offsets = routed(s, tokens);
+        const Tensor there = d_.backend().upload(filled(DType::i32, {s.experts + 1}, [&](int64_t i) {
+          return static_cast<double>(offsets[static_cast<size_t>(i)]);
+        }));
+        one.push_back({"gemm_experts", Call{{x, there, weights, scales}, {y}, fused}});
+        two.push_back({"gemm_experts", Call{{x, there, weights, scales}, {both}, packed}});
+        two.push_back({"gated_activation",
+                       Call{{both, both}, {y}, {{"act", "silu"}, {"first", 0.0}, {"upFirst", double(s.n / 2)}}}});
+      }
+      const auto micros = [&](std::vector<std::pair<std::string, Call>>& calls) {
+        std::vector<double> times = d_.backend().time(calls, Timing{9, 0, true});
+        std::sort(times.begin(), times.end());
+        return times[times.size() / 2] * 1e6 / draws;
+      };
+      // In turns: the clock falls under load.
+      double best_one = INFINITY, best_two = INFINITY;
+      for (int round = 0; round < 3; ++round)
+        best_one = std::min(best_one, micros(one)), best_two = std::min(best_two, micros(two));
+      std::printf("%-28s %5lld tokens  gated %9.1f us  product and gate %9.1f us (%.3f)\n", s.name,
+                  static_cast<long long>(tokens), best_one, best_two, best_two / best_one);
+      std::fflush(stdout);
+    }
+  }
+
   Comparison(Device& d, bool tiles) : d_(d), exec_(d.backend().exec()), tiles_(tiles) {
     cuda::check(cuda::driver().context_set(exec_.context()), "context");
     Tensor host = allocate(DType::u64, {8 << 20});  // as f16 numbers between 0.5 and 2 in size
@@ -382,7 +495,7 @@ class Comparison {
 }  // namespace
 
 int main(int argc, char** argv) {
-  bool quick = false, small = false, time = false, tiles = false;
+  bool quick = false, small = false, time = false, tiles = false, gates = false;
   std::string filter, out, only, without;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
@@ -390,6 +503,7 @@ int main(int argc, char** argv) {
     else if (word == "--small") quick = small = true;
     else if (word == "--time") time = true;
     else if (word == "--tiles") tiles = true;
+    else if (word == "--gates") gates = true;
     else if (word == "--json" && i + 1 < argc) out = argv[++i];
     else if (word == "--only" && i + 1 < argc) only = argv[++i];
     else if (word == "--without" && i + 1 < argc) without = argv[++i];
@@ -397,6 +511,15 @@ int main(int argc, char** argv) {
   }
   try {
     Device d;
+    if (gates) {
+      Comparison comparison(d, false);
+      std::printf("%s; u4, groups of 128, f16, silu\n", d.backend().exec().device().name.c_str());
+      for (const Shape& s : kShapes)
+        if (std::string(s.name).find(only) != std::string::npos &&
+            std::string(s.name).find("gate and up") != std::string::npos)
+          comparison.gates(s);
+      return 0;
+    }
     if (time) {
       std::ostringstream json;
       bool first = true;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "asynchronous.h"
+#include "cuda/gemm/interleave_gates.cu"
 #include "cuda/gemm/kernels/experts.cuh"
 #include "cuda/gemm/kernels/experts_scaled.cuh"
 #include "cuda/gemm/kernels/experts_sm90.cuh"
@@ -106,6 +107,10 @@ extern "C" __attribute__((visibility("default"))) void fake_kernel(const char* n
   LPQ_PRODUCT(int4_f16_m2_g)
   LPQ_PRODUCT(int4_f16_m4_g)
   LPQ_PRODUCT(int4_f16_c16x2)
+  if (kernel == "lpq_interleave_words_4") rows(lpq_interleave_words_4);
+  if (kernel == "lpq_interleave_words_6") rows(lpq_interleave_words_6);
+  if (kernel == "lpq_interleave_u8") rows(lpq_interleave_u8);
+  if (kernel == "lpq_interleave_u16") rows(lpq_interleave_u16);
   if (kernel == "lpq_pad_rows") rows(lpq_pad_rows);
   if (kernel == "lpq_group_few") rows(lpq_group_few);
   if (kernel == "lpq_expert_offsets") rows(lpq_expert_offsets);

@@ -1,8 +1,16 @@
 // Run by experts-kernel.test.ts under the fake driver with emulated kernels: gemm_experts, and what sorts rows by expert and adds them up
 // again, by the "device" and by the CPU. Prints how far apart products are in units of the last place of the largest result, whether rows
 // are the same, and what is refused.
-import { createRuntime, type DType, fromTyped, type NativeRuntime, readTyped } from '../../../native/binding.js';
+import {
+  createRuntime,
+  type DType,
+  fromTyped,
+  type NativeRuntime,
+  readTyped,
+  type Tensor,
+} from '../../../native/binding.js';
 import { ops } from '../../../native/ops.js';
+import type { ExpertGating } from '../../../native/packed-ops.js';
 import { quantType, typeParams } from '../../../src/core/quant-type.js';
 import { decodeBf16, decodeF16, Random } from '../support.js';
 
@@ -19,14 +27,22 @@ interface Case {
   readonly group: number;
   readonly zeros?: boolean;
   readonly tokens?: 16 | 64;
+  readonly gating?: ExpertGating;
 }
 
 /** Rows of y on both, as bits. */
-async function products({ type, x, counts, n, k, group, zeros = false, tokens }: Case, offsets: readonly number[]) {
+async function products(
+  { type, x, counts, n, k, group, zeros = false, tokens, gating }: Case,
+  offsets: readonly number[],
+) {
   const experts = counts.length;
   const { bits } = quantType(type);
   const rows = counts.reduce((all, count) => all + count, 3);
-  const [down, across, groups] = [Math.ceil(n / 32), Math.ceil(k / 128), group ? Math.ceil(k / group) : 1];
+  const [down, across, groups] = [
+    Math.ceil(n / 32) * (gating ? 2 : 1),
+    Math.ceil(k / 128),
+    group ? Math.ceil(k / group) : 1,
+  ];
   const random = new Random(n + k);
   const bytes = (shape: readonly number[]) =>
     fromTyped(
@@ -45,19 +61,35 @@ async function products({ type, x, counts, n, k, group, zeros = false, tokens }:
   };
   const [inputs, scales, bias] = [
     await numbers([rows, k], 1),
-    await numbers([experts, down, groups, 32], 1 / 64),
-    await numbers([experts, n], 1),
+    await numbers([experts, down, groups, 32], gating ? 1 / 4096 : 1 / 64),
+    await numbers([experts, gating ? 32 * down : n], 1),
   ];
   const run = async (rt: NativeRuntime) => {
     const y = rt.upload(fromTyped(x, [rows, n], new Uint16Array(rows * n).fill(POISON)));
-    const weight = {
-      weights: rt.upload(codes),
-      scales: rt.upload(scales),
-      ...(zeros && { zeros: rt.upload(points) }),
+    const there = (x: Tensor, p: Parameters<typeof ops.interleaveGates>[3]) => {
+      const given = rt.upload(x);
+      if (!gating) return given;
+      const y = rt.allocate(x.dtype, x.shape);
+      ops.interleaveGates(rt, given, y, p);
+      return y;
     };
-    const settings = { groupSize: group, zero: 0, ...(tokens && { tokens }) };
+    const weight = {
+      weights: there(codes, { of: 'words', bits }),
+      scales: there(scales, { of: 'sides' }),
+      ...(zeros && { zeros: there(points, { of: 'sides' }) }),
+    };
+    const settings = { groupSize: group, zero: 0, ...(tokens && { tokens }), ...gating };
     const where = rt.upload(fromTyped('i32', [experts + 1], Int32Array.from(offsets)));
-    ops.gemmExperts(rt, rt.upload(inputs), where, weight, rt.upload(bias), y, typeParams(quantType(type)), settings);
+    ops.gemmExperts(
+      rt,
+      rt.upload(inputs),
+      where,
+      weight,
+      there(bias, { of: 'rows' }),
+      y,
+      typeParams(quantType(type)),
+      settings,
+    );
     return readTyped<Uint16Array>(rt, y);
   };
   return [await run(cpu), await run(cuda)] as const;
@@ -71,6 +103,27 @@ for (const each of [
   { type: 'i4', x: 'f16', counts: [3, 20], n: 33, k: 392, group: 0, tokens: 64 },
   { type: 'f6e3m2', x: 'bf16', counts: [0, 30, 2, 0], n: 40, k: 128, group: 64 },
   { type: 'u4', x: 'f16', counts: [260], n: 296, k: 200, group: 64 },
+  {
+    type: 'u4',
+    x: 'f16',
+    counts: [0, 1, 15, 16, 17, 5],
+    n: 70,
+    k: 264,
+    group: 32,
+    zeros: true,
+    gating: { gate: 'silu' },
+  },
+  {
+    type: 'i4',
+    x: 'f16',
+    counts: [100, 0, 1, 70],
+    n: 145,
+    k: 520,
+    group: 128,
+    gating: { gate: 'clamped', alpha: 1.702, limit: 7 },
+  },
+  { type: 'f6e3m2', x: 'bf16', counts: [0, 30, 2, 0], n: 40, k: 128, group: 64, gating: { gate: 'gelu_tanh' } },
+  { type: 'u4', x: 'f16', counts: [260], n: 148, k: 200, group: 64, gating: { gate: 'silu', limit: 9 } },
 ] as const satisfies readonly Case[]) {
   const offsets = [2];
   for (const count of each.counts) offsets.push(offsets.at(-1)! + count);

@@ -29,9 +29,6 @@ export const MIXTURES = [
   'minimax_m3_vl_text',
 ];
 
-/** Those with experts that hand on what they read. */
-export const IDLE = new Set(['longcat_flash']);
-
 /** A mixture rounded to 4 bits and packed for tilus: its directory. */
 export async function packedMixture(name: string, scheme: Parameters<typeof schemeFromOptions>[0]): Promise<string> {
   const rt = createRuntime(2);

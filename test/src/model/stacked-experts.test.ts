@@ -10,7 +10,7 @@ import { packCheckpoint } from '../../../src/pack/pack-checkpoint.js';
 import { scratch } from '../../formats/scratch.js';
 import { sampled } from '../../sample.js';
 import { checkpointOf, made } from '../pack/checkpoint.js';
-import { counted, IDLE, MIXTURES, packedMixture, states } from './packed-mixtures.js';
+import { counted, MIXTURES, packedMixture, states } from './packed-mixtures.js';
 
 const rt = createRuntime(2);
 
@@ -32,12 +32,12 @@ for (const name of sampled('stacked experts', MIXTURES, 3))
     assert.ok(apart.reads > 1);
     assert.equal(together.reads, 1);
     assert.ok(got.every(Number.isFinite));
-    // What idle experts hand on goes through the f16 of products here, a rounding of 2^-11 of itself in each of two blocks, after
-    // which norms and further products of the same size add no more than as much again.
-    const bound = IDLE.has(name) ? 2 ** -9 : 0;
-    got.forEach((value, i) => {
-      assert.ok(Math.abs(value - want[i]!) <= bound * (1 + Math.abs(want[i]!)), `${i}: ${value} and ${want[i]}`);
-    });
+    // Of gate and up sums are not rounded here, but what they make of them: one by one both are, each by 2^-12 of itself in the mean.
+    // What idle experts hand on goes through the f16 of products, too. Two blocks of such changes, which norms and further products pass
+    // on, stay below 2^-9 of the states as a whole; an expert in another's place, or a row, changes them by about themselves.
+    const length = (values: ArrayLike<number>) => Math.hypot(...Array.from(values));
+    const off = length(got.map((value, i) => value - want[i]!)) / length(want);
+    assert.ok(off <= 2 ** -9, `off by ${off}`);
     source.close();
   });
 

@@ -41,7 +41,7 @@ __device__ __forceinline__ void gemm_experts(const GemmPackedArgs& g, const Expe
   PackedProducer<B, T> producer{own, place, ring, lane, warp, wn, wk, 0, first % g.steps};
   const auto aim = [&] {
     const ExpertItem at = items.at(next);
-    own = product_of<B>(g, at);
+    own = product_of<B>(g, a, at);
     producer.strip = at.strip;
   };
   const auto load = [&](bool any) {
@@ -49,7 +49,7 @@ __device__ __forceinline__ void gemm_experts(const GemmPackedArgs& g, const Expe
     if (any && producer.step == 0 && ++next < items.count()) aim();
   };
   aim();
-  const ExpertSums<B, T, XB> results{g, items, runs};
+  const ExpertSums<B, T, XB> results{g, a, items, runs};
   float sum[2][T][4];
   clear_sums(sum);
   const SlabRows rows(lane);

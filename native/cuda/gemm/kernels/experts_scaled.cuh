@@ -56,21 +56,21 @@ __device__ __forceinline__ void gemm_experts_scaled(const GemmPackedArgs& g, con
   ScaledWalk walk(a, g.k_blocks);
   auto multiplier =
       scaled_multiplier<B, T, P, Zeros, BF, Integer>(g, a, cast, rings, place, ring, x_ring, slot, lane, unknown, walk);
-  using Outputs = ScaledOutputs<P, BF>;
+  using Outputs = ScaledOutputs<P, BF, ExpertProduct>;
   int began = walk.kb;
   while (multiplier.step < walk.steps) {
     if (P == 2 || first_half == 0) multiplier.template multiply_item<0>();
     else multiplier.template multiply_item<1>();
     const ExpertItem of = items.at(walk.item);
-    const GemmPackedArgs own = product_of<B>(g, of);
-    ScaledEpilogue<T, P, 1, float, GemmPackedArgs, Outputs> epilogue{own,
-                                                                     a,
-                                                                     rings.barriers,
-                                                                     lane,
-                                                                     warp,
-                                                                     slot * kBlockN + 16 * first_half,
-                                                                     multiplier.sum,
-                                                                     Outputs{own, a.vectors != 0, lane}};
+    const ExpertProduct own = product_of<B>(g, experts, of);
+    ScaledEpilogue<T, P, 1, float, ExpertProduct, Outputs> epilogue{own,
+                                                                    a,
+                                                                    rings.barriers,
+                                                                    lane,
+                                                                    warp,
+                                                                    slot * kBlockN + 16 * first_half,
+                                                                    multiplier.sum,
+                                                                    Outputs{own, a.vectors != 0, lane}};
     epilogue.finish(walk.item, {of.strip * kWidth, 0}, began, walk.kb);
     walk.next_item(a, g.k_blocks);
     began = walk.kb;

@@ -86,7 +86,7 @@ __device__ __forceinline__ void gemm_experts_hopper(const GemmPackedArgs& g, con
   const int wn = warp % g.warps_n, wk = warp / g.warps_n, threads = warps * 32;
   const auto sync = [threads] { bar_sync(1, threads); };
   const Cast cast(g.is_signed != 0, g.exponent);
-  const ExpertSums<B, T, BF> results{g, items, runs};
+  const ExpertSums<B, T, BF> results{g, a, items, runs};
   float sum[2][T][4];
   clear_sums(sum);
 

@@ -104,8 +104,8 @@ __device__ __forceinline__ void gemm_experts_wide(const GemmPackedArgs& g, const
     const bool item_ends = ++kb == g.k_blocks;
     if (item_ends || step + 1 == last) {
       const ExpertItem of = items.at(item);
-      const GemmPackedArgs own = product_of<B>(g, of);
-      const WideEpilogue<T, BF> epilogue{own, a, staging, lane, warp, warps};
+      const ExpertProduct own = product_of<B>(g, experts, of);
+      const WideEpilogue<T, BF, ExpertProduct> epilogue{own, a, staging, lane, warp, warps};
       if (item_ends && !began_inside) {
         epilogue.store_item(sum, of.strip);
       } else {
@@ -119,8 +119,8 @@ __device__ __forceinline__ void gemm_experts_wide(const GemmPackedArgs& g, const
   fixup_together(runs.even, first / runs.scale, last / runs.scale, threadIdx.x == 0, counter_of, sync,
                  [&](int shared_item, const TileSharers& sharers) {
                    const ExpertItem of = items.at(shared_item);
-                   const GemmPackedArgs own = product_of<B>(g, of);
-                   const WideEpilogue<T, BF> epilogue{own, a, staging, lane, warp, warps};
+                   const ExpertProduct own = product_of<B>(g, experts, of);
+                   const WideEpilogue<T, BF, ExpertProduct> epilogue{own, a, staging, lane, warp, warps};
                    epilogue.add_up(runs.even, of.strip, sharers);
                  });
 }

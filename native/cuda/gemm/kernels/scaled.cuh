@@ -28,9 +28,9 @@ namespace lpq::cuda {
 #if LPQ_HAS_WGMMA
 
 // Sums with the bias to y.
-template <int P, bool BF>
+template <int P, bool BF, class Args = GemmPackedArgs>
 struct ScaledOutputs {
-  const GemmPackedArgs& g;
+  const Args& g;
   const bool vectors;
   const int lane;
   template <int Units, class Sums>

@@ -6,6 +6,7 @@
 //            strip = item / tiles of e, tile = item % tiles of e)
 #pragma once
 #include "cuda/gemm/families/experts.h"
+#include "cuda/gemm/gate.cuh"
 #include "cuda/gemm/stream_k.cuh"
 #include "cuda/warp_scan.cuh"
 
@@ -86,15 +87,16 @@ struct ExpertItems {
 
 // The product of one item: its expert's weights, its rows.
 template <int B>
-__device__ __forceinline__ GemmPackedArgs product_of(const GemmPackedArgs& all, const ExpertItem& item) {
-  GemmPackedArgs g = all;
+__device__ __forceinline__ ExpertProduct product_of(const GemmPackedArgs& all, const ExpertArgs& a,
+                                                    const ExpertItem& item) {
+  ExpertProduct g{all, a.gate};
   const long long blocks = static_cast<long long>(item.expert) * all.n_blocks, sides = blocks * all.groups * 32;
   g.weights += blocks * all.k_blocks * (512 * B);
   g.scales += sides;
   if (g.zeros) g.zeros += sides * all.zero_kind;
   if (g.bias) g.bias += static_cast<long long>(item.expert) * all.n;
   g.x += static_cast<long long>(item.row) * all.k;
-  g.y += static_cast<long long>(item.row) * all.n;
+  g.y += static_cast<long long>(item.row) * a.gate.columns;
   g.m = item.rows;
   return g;
 }

@@ -10,6 +10,7 @@ namespace lpq::cuda {
 template <int B, int T, bool XB>
 struct ExpertSums {
   const GemmPackedArgs& g;
+  const ExpertArgs& a;
   const ExpertItems<T>& items;
   const ExpertRuns& runs;
 
@@ -22,7 +23,7 @@ struct ExpertSums {
   __device__ __forceinline__ void end(float (&sum)[2][T][4], float4* exchange, int item, int part, bool alone, int wn,
                                       int wk, int lane, const Sync& sync) const {
     const ExpertItem at = items.at(item);
-    const GemmPackedArgs own = product_of<B>(g, at);
+    const ExpertProduct own = product_of<B>(g, a, at);
     end_tile(g, sum, exchange, part, alone, alone ? nullptr : counter_of(item), wn, wk, lane, sync,
              [&](int v, float4 value) { store_vector<T, XB>(own, at.strip, wn, v, lane, value); });
   }
@@ -33,7 +34,7 @@ struct ExpertSums {
         [&](int item) { return counter_of(item); },
         [&](int item) {
           const ExpertItem at = items.at(item);
-          const GemmPackedArgs own = product_of<B>(g, at);
+          const ExpertProduct own = product_of<B>(g, a, at);
           return [own, at](int tile, int v, int lane, float4 value) {
             store_vector<T, XB>(own, at.strip, tile, v, lane, value);
           };

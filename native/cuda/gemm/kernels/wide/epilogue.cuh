@@ -9,10 +9,10 @@ namespace lpq::cuda {
 
 // Sums leave as units of 32 rows of 8 tokens, 1024 bytes: whole items to y, of shared ones the block's part to the
 // workspace.
-template <int T, bool BF>
+template <int T, bool BF, class Args = GemmPackedArgs>
 struct WideEpilogue {
   static constexpr int H = kWideBlocks<T>;
-  const GemmPackedArgs& g;
+  const Args& g;
   const WideArgs& a;
   const uint32_t staging;
   const int lane, warp, warps;
