@@ -1,0 +1,81 @@
+#!/bin/sh
+# The cells of a card, on a host that has PyTorch and no network (docs/comparison.md): sh bench/peers/card.sh CARRIED OUT [SECONDS]
+#
+# CARRIED holds gptqmodel/, llmcompressor/ and autoround/ as scripts/wheels.mjs makes them, and may hold tiny-qwen3-moe/ and smollm2/. OUT gets
+# peers.json and the logs. Nothing begins after SECONDS (250); a later call goes on where this one stopped, while LPQ_CARD_WORK
+# (/tmp/lpq-card) is there. Runs from the portable bundle or a checkout. Two GPUs take a lane each. LPQ_CARD_DEVICE=cpu tries it without one,
+# LPQ_CARD_ONLY names the cells, LPQ_CARD_PYTHON the Python with PyTorch.
+set -u
+[ $# -ge 2 ] || { sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 1; }
+root=$(cd "$(dirname "$0")/../.." && pwd)
+carried=$(cd "$1" && pwd) || exit 1
+mkdir -p "$2" && out=$(cd "$2" && pwd) || exit 1
+end=$(($(date +%s) + ${3:-250}))
+work=${LPQ_CARD_WORK:-/tmp/lpq-card}
+device=${LPQ_CARD_DEVICE:-cuda}
+python=$(command -v "${LPQ_CARD_PYTHON:-python3}") || exit 1
+node=$root/runtime/node
+[ -x "$node" ] || node=$(command -v node) || exit 1
+threads=$(nproc)
+mkdir -p "$work/bin" "$work/shared/models" "$work/shared/text"
+
+# A Python of each tool: the host's, with what was carried in front of it.
+for tool in gptqmodel llmcompressor autoround; do
+  [ -d "$work/site-$tool" ] || "$python" "$carried/$tool/install.py" --target "$work/site-$tool" --unpack &
+  printf '#!/bin/sh\nPYTHONPATH=%s exec %s "$@"\n' "$work/site-$tool" "$python" >"$work/bin/$tool"
+  chmod +x "$work/bin/$tool"
+done
+wait
+export LPQ_GPTQMODEL_PYTHON="$work/bin/gptqmodel" LPQ_LLMCOMPRESSOR_PYTHON="$work/bin/llmcompressor" LPQ_AUTOROUND_PYTHON="$work/bin/autoround"
+
+ln -sfn "$root/share/calibration/books.txt" "$work/shared/text/books-calibration.txt"
+ln -sfn "$root/share/text/books-valid.txt" "$work/shared/text/books-valid.txt"
+mixture=''
+if [ -d "$carried/tiny-qwen3-moe" ]; then
+  ln -sfn "$carried/tiny-qwen3-moe" "$work/shared/models/tiny-qwen3-moe"
+  mixture='|tiny-qwen3-moe'
+fi
+export LPQ_SHARED="$work/shared"
+[ ! -d "$carried/smollm2" ] || export LPQ_SMOLLM2="$carried/smollm2"
+
+peers() { "$node" "$root/dist/bench/peers/run.js" --work "$work" --device "$device" --threads "$threads" --until "$end" "$@"; }
+# One lane: its GPU, then the cells, most wanted first.
+lane() {
+  [ -z "$1" ] || export CUDA_VISIBLE_DEVICES="$1"
+  shift
+  for cells; do peers --only "$cells" --round 0; done
+}
+# What GPTQModel compiles for a machine when it first runs there is no part of its cells.
+warm() {
+  printf '[%s]' "$(seq -s, 1 64)" | sed 's/.*/[&,&,&,&]/' >"$work/warm.json"
+  LPQ_PEER_DEVICE=$device OMP_NUM_THREADS=$threads timeout $((end - $(date +%s))) "$work/bin/gptqmodel" "$root/bench/peers/drive_gptqmodel.py" \
+    "$root/share/tiny-llama" "$work/warm.json" "$work/warm" 4 64 >"$out/warm.log" 2>&1 || echo "GPTQModel's first run failed: $out/warm.log"
+}
+
+solved='(gptqmodel|llmcompressor)'
+two='^llama-8b-two-blocks-w4'
+four='^llama-8b-four-blocks-w4'
+small="^(tiny-llama$mixture|smollm2)"
+quality="$small-w4-(lpq|lpq-tune200|gptqmodel|llmcompressor|autoround-200)\$"
+narrow="$small-w[32]-(lpq|gptqmodel|llmcompressor)\$"
+gpus=$(nvidia-smi --list-gpus 2>/dev/null | wc -l)
+[ -d "$work/warm" ] || warm
+if [ -n "${LPQ_CARD_ONLY:-}" ]; then
+  lane '' "$LPQ_CARD_ONLY"
+elif [ "$gpus" -ge 2 ]; then
+  threads=$((threads / 2))
+  # Made before, since both lanes read it.
+  peers --only "$two|$four|$quality" --prepare
+  lane 0 "$two-$solved\$" "$four-$solved\$" '^llama-8b-w4-lpq$' "$narrow" '^llama-8b-w4-lpq-plain$' &
+  lane 1 "$two-lpq(-tune200)?\$" "$two-autoround" "$four-autoround" "$four-lpq-tune200" "$quality" &
+  wait
+else
+  lane '' "$two-lpq(-tune200)?\$" "$two-$solved\$" '^llama-8b-w4-lpq$' "$two-autoround" "$quality" "$four-$solved\$" "$four-autoround" "$four-lpq-tune200" \
+    "$narrow"
+fi
+# Reading perplexities takes seconds for each; it may end after the others' time.
+end=$(($(date +%s) + 60))
+peers --only "$small" --evaluate --read-by lpq
+peers --json "$out/peers.json" --list
+cp -r "$work/logs" "$out/" 2>/dev/null
+tar -C "$work" -czf "$out/logs.tar.gz" logs cells && rm -rf "$out/logs"
