@@ -39,7 +39,7 @@ function failure(text) {
       `${wrong[1]} is not the wheel of the list: its sha256 is ${wrong[3]}`,
       `the list says ${wrong[2]}; if the index serves another build on purpose, correct the list`,
     );
-  const lines = said.split('\n').filter((line) => /error/i.test(line));
+  const lines = said.split('\n').filter((line) => /error/i.test(line) && !/^\s*note:/.test(line));
   return fail(
     `pip could not download the wheels: ${lines.at(-1)?.trim() ?? said.trim().slice(-300)}`,
     'LPQ_PYTHON names another Python with pip',
