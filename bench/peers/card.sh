@@ -1,12 +1,13 @@
 #!/bin/sh
 # The cells of a card, on a host that has PyTorch and no network (docs/comparison.md): sh bench/peers/card.sh CARRIED OUT [SECONDS]
 #
-# CARRIED holds gptqmodel/, llmcompressor/ and autoround/ as scripts/wheels.mjs makes them, and may hold tiny-qwen3-moe/ and smollm2/. OUT gets
-# peers.json and the logs. Nothing begins after SECONDS (250); a later call goes on where this one stopped, while LPQ_CARD_WORK
-# (/tmp/lpq-card) is there. Runs from the portable bundle or a checkout. Two GPUs take a lane each. LPQ_CARD_DEVICE=cpu tries it without one,
-# LPQ_CARD_ONLY names the cells, LPQ_CARD_PYTHON the Python with PyTorch.
+# CARRIED holds gptqmodel/, llmcompressor/ and autoround/ as scripts/wheels.mjs makes them. It may hold tiny-qwen3-moe/, a checkpoint, and
+# smollm2/, of scripts/wheels too, with c4-sample.txt and wikitext2-test.txt in text/. OUT gets peers.json and the logs. No cell begins after
+# SECONDS (250), and one on its way is stopped; a later call goes on where this one ended, while LPQ_CARD_WORK (/tmp/lpq-card) is there. Runs
+# from the portable bundle or a checkout. Two GPUs take a lane of cells each. LPQ_CARD_DEVICE=cpu tries it without one, LPQ_CARD_ONLY names the
+# cells, LPQ_CARD_PYTHON the Python that has PyTorch.
 set -u
-[ $# -ge 2 ] || { sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 1; }
+[ $# -ge 2 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 1; }
 root=$(cd "$(dirname "$0")/../.." && pwd)
 carried=$(cd "$1" && pwd) || exit 1
 mkdir -p "$2" && out=$(cd "$2" && pwd) || exit 1
@@ -20,7 +21,8 @@ threads=$(nproc)
 mkdir -p "$work/bin" "$work/shared/models" "$work/shared/text"
 
 # A Python of each tool: the host's, with what was carried in front of it.
-for tool in gptqmodel llmcompressor autoround; do
+for tool in gptqmodel llmcompressor autoround smollm2; do
+  [ -d "$carried/$tool" ] || continue
   [ -d "$work/site-$tool" ] || "$python" "$carried/$tool/install.py" --target "$work/site-$tool" --unpack &
   printf '#!/bin/sh\nPYTHONPATH=%s exec %s "$@"\n' "$work/site-$tool" "$python" >"$work/bin/$tool"
   chmod +x "$work/bin/$tool"
@@ -36,7 +38,14 @@ if [ -d "$carried/tiny-qwen3-moe" ]; then
   mixture='|tiny-qwen3-moe'
 fi
 export LPQ_SHARED="$work/shared"
-[ ! -d "$carried/smollm2" ] || export LPQ_SMOLLM2="$carried/smollm2"
+for text in c4-sample.txt wikitext2-test.txt; do
+  [ ! -e "$carried/text/$text" ] || ln -sfn "$carried/text/$text" "$work/shared/text/$text"
+done
+if [ -d "$work/site-smollm2" ]; then
+  [ -e "$work/smollm2/tokenizer_config.json" ] || HF_HUB_OFFLINE=1 CUDA_VISIBLE_DEVICES='' "$work/bin/smollm2" "$root/bench/peers/make_smollm2.py" \
+    "$work/smollm2" >"$out/smollm2.log" 2>&1 || echo "SmolLM2 could not be made: $out/smollm2.log"
+  [ ! -e "$work/smollm2/tokenizer_config.json" ] || export LPQ_SMOLLM2="$work/smollm2"
+fi
 
 peers() { "$node" "$root/dist/bench/peers/run.js" --work "$work" --device "$device" --threads "$threads" --until "$end" "$@"; }
 # One lane: its GPU, then the cells, most wanted first.
@@ -47,6 +56,7 @@ lane() {
 }
 # What GPTQModel compiles for a machine when it first runs there is no part of its cells.
 warm() {
+  [ ! -d "$work/warm" ] || return 0
   printf '[%s]' "$(seq -s, 1 64)" | sed 's/.*/[&,&,&,&]/' >"$work/warm.json"
   LPQ_PEER_DEVICE=$device OMP_NUM_THREADS=$threads timeout $((end - $(date +%s))) "$work/bin/gptqmodel" "$root/bench/peers/drive_gptqmodel.py" \
     "$root/share/tiny-llama" "$work/warm.json" "$work/warm" 4 64 >"$out/warm.log" 2>&1 || echo "GPTQModel's first run failed: $out/warm.log"
@@ -55,27 +65,30 @@ warm() {
 solved='(gptqmodel|llmcompressor)'
 two='^llama-8b-two-blocks-w4'
 four='^llama-8b-four-blocks-w4'
-small="^(tiny-llama$mixture|smollm2)"
+small="^(tiny-llama$mixture)"
+real='^smollm2-w4-(lpq|lpq-tune200|gptqmodel|llmcompressor|autoround-200)$'
 quality="$small-w4-(lpq|lpq-tune200|gptqmodel|llmcompressor|autoround-200)\$"
 narrow="$small-w[32]-(lpq|gptqmodel|llmcompressor)\$"
 gpus=$(nvidia-smi --list-gpus 2>/dev/null | wc -l)
-[ -d "$work/warm" ] || warm
 if [ -n "${LPQ_CARD_ONLY:-}" ]; then
+  warm
   lane '' "$LPQ_CARD_ONLY"
 elif [ "$gpus" -ge 2 ]; then
   threads=$((threads / 2))
   # Made before, since both lanes read it.
   peers --only "$two|$four|$quality" --prepare
-  lane 0 "$two-$solved\$" "$four-$solved\$" '^llama-8b-w4-lpq$' "$narrow" '^llama-8b-w4-lpq-plain$' &
+  (export CUDA_VISIBLE_DEVICES=0 && warm && lane 0 "$two-$solved\$" '^llama-8b-w4-lpq$' "$four-$solved\$" "$real" "$narrow") &
   lane 1 "$two-lpq(-tune200)?\$" "$two-autoround" "$four-autoround" "$four-lpq-tune200" "$quality" &
   wait
 else
-  lane '' "$two-lpq(-tune200)?\$" "$two-$solved\$" '^llama-8b-w4-lpq$' "$two-autoround" "$quality" "$four-$solved\$" "$four-autoround" "$four-lpq-tune200" \
-    "$narrow"
+  warm
+  lane '' "$two-lpq(-tune200)?\$" "$two-$solved\$" '^llama-8b-w4-lpq$' "$two-autoround" "$quality" \
+    "$four-$solved\$" "$four-autoround" "$four-lpq-tune200" "$real" "$narrow"
 fi
-# Reading perplexities takes seconds for each; it may end after the others' time.
+# Perplexities may be read after the others' time.
 end=$(($(date +%s) + 60))
-peers --only "$small" --evaluate --read-by lpq
-peers --json "$out/peers.json" --list
-cp -r "$work/logs" "$out/" 2>/dev/null
-tar -C "$work" -czf "$out/logs.tar.gz" logs cells && rm -rf "$out/logs"
+peers --only '^tiny-llama' --evaluate --read-by lpq &
+peers --only "^(none$mixture|smollm2)" --evaluate --read-by lpq &
+wait
+peers --json "$out/peers.json" --only "$two|$four|^llama-8b-w4|$small|^smollm2" --list
+tar -C "$work" -czf "$out/logs.tar.gz" logs cells
