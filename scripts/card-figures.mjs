@@ -121,7 +121,7 @@ export function cardFigures(found) {
     '',
     `${gpu}, ${threads} threads of ${processor}; \`bench/results/${found.file}\`. A model costs what its seconds cost at $${DOLLARS_AN_HOUR.toFixed(2)} an hour of`,
     'the card: our assumption, whatever the memory. Perplexity is read by `lpq eval`. What GPT-QModel compiles once on a machine is not counted;',
-    'what AutoRound compiles for a model is.',
+    'what AutoRound compiles for a model is. Memory is that of the blocks that were run.',
     '',
     ...found.versions.map((version) => `- ${version}`),
     ...(found.without ? ['', `Left out: ${found.without}.`] : []),

@@ -82,6 +82,8 @@ export const wholeSeconds = ({ seconds, extrapolatedSeconds } = {}) => extrapola
 export const costOf = (cell) =>
   wholeSeconds(cell) === undefined ? '' : `$${((wholeSeconds(cell) * DOLLARS_AN_HOUR) / 3600).toFixed(2)}`;
 
-/** Of a model of many blocks, the cell that knows most of it: whole, else of the most blocks. */
-export const largest = (of, models, bits, tool) =>
-  models.map((model) => of.cell(model, bits, tool)).find((cell) => wholeSeconds(cell) !== undefined || cell?.failed);
+/** Of a model of many blocks, the first cell that has seconds, of those from the whole to the fewest blocks; else one that failed. */
+export function largest(of, models, bits, tool) {
+  const cells = models.map((model) => of.cell(model, bits, tool));
+  return cells.find((cell) => wholeSeconds(cell) !== undefined) ?? cells.find((cell) => cell?.failed);
+}

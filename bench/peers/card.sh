@@ -54,15 +54,18 @@ lane() {
   shift
   for cells; do peers --only "$cells" --round 0; done
 }
-# What GPTQModel compiles for a machine when it first runs there is no part of its cells.
+# What GPTQModel compiles for a machine when it first runs there is no part of its cells. The whole 8B model is drawn meanwhile.
 warm() {
   [ ! -d "$work/warm" ] || return 0
+  [ "$device" = cpu ] || peers --only "$whole" --prepare &
   printf '[%s]' "$(seq -s, 1 64)" | sed 's/.*/[&,&,&,&]/' >"$work/warm.json"
   LPQ_PEER_DEVICE=$device OMP_NUM_THREADS=$threads timeout $((end - $(date +%s))) "$work/bin/gptqmodel" "$root/bench/peers/drive_gptqmodel.py" \
     "$root/share/tiny-llama" "$work/warm.json" "$work/warm" 4 64 >"$out/warm.log" 2>&1 || echo "GPTQModel's first run failed: $out/warm.log"
+  wait
 }
 
 solved='(gptqmodel|llmcompressor)'
+whole='^llama-8b-w4-lpq$'
 two='^llama-8b-two-blocks-w4'
 four='^llama-8b-four-blocks-w4'
 small="^(tiny-llama$mixture)"
@@ -77,12 +80,12 @@ elif [ "$gpus" -ge 2 ]; then
   threads=$((threads / 2))
   # Made before, since both lanes read it.
   peers --only "$two|$four|$quality" --prepare
-  (export CUDA_VISIBLE_DEVICES=0 && warm && lane 0 "$two-$solved\$" '^llama-8b-w4-lpq$' "$four-$solved\$" "$real" "$narrow") &
+  (export CUDA_VISIBLE_DEVICES=0 && warm && lane 0 "$two-$solved\$" "$whole" "$four-$solved\$" "$real" "$narrow") &
   lane 1 "$two-lpq(-tune200)?\$" "$two-autoround" "$four-autoround" "$four-lpq-tune200" "$quality" &
   wait
 else
   warm
-  lane '' "$two-lpq(-tune200)?\$" "$two-$solved\$" '^llama-8b-w4-lpq$' "$two-autoround" "$quality" \
+  lane '' "$two-lpq(-tune200)?\$" "$two-$solved\$" "$whole" "$two-autoround" "$quality" \
     "$four-$solved\$" "$four-autoround" "$four-lpq-tune200" "$real" "$narrow"
 fi
 # Perplexities may be read after the others' time.

@@ -77,7 +77,10 @@ export function merged(
   return {
     date: new Date().toISOString().slice(0, 10),
     what: `Weights quantized by lpq and its peers on one machine: 64 samples of 512 tokens (llama-8b: 128 of 2048), the same for all but llama.cpp's types, which take none; integers in symmetric groups of ${GROUP} but for llama.cpp's types; embeddings and heads as they were. Seconds are of whole processes, with imports, reading and writing: the lesser of the rounds; peak: resident bytes of the process and what it started, mapped files included; of a device the bytes in use beyond those before. The first round is in the order of the cells, the second backwards. Where 'of' stands, 'blocks' blocks were quantized, and extrapolatedSeconds are their seconds without imports times of / blocks; with extrapolatedFrom, whole processes on the line through both numbers of blocks. Perplexity: windows of ${LENGTH} tokens, the first token of each not scored; tiny ones on the first 200,000 bytes of books-valid.txt, SmolLM2 on the first 60,000 of WikiText-2's test text.`,
-    command: `node dist/bench/peers/run.js --work DIR${device === 'cpu' ? '' : ` --device ${device}`} --round 0; the same with --round 1, --evaluate, --json FILE`,
+    command:
+      device === 'cpu'
+        ? 'node dist/bench/peers/run.js --work DIR --round 0; the same with --round 1, --evaluate, --json FILE'
+        : 'sh bench/peers/card.sh CARRIED OUT; one round, in which what a tool compiles for a model counts, and what GPTQModel compiles once does not',
     machine: { processor: processorName(), threads, isa: addon().isa(), ...(device === 'cuda' && { gpu: gpuName() }) },
     ...(without && { without }),
     cells: ran.map((whole) => {

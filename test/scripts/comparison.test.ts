@@ -25,8 +25,10 @@ const RESULT = {
     cell('llama-8b-four-blocks', 'gptqmodel', {
       ...{ blocks: 4, of: 32, extrapolatedSeconds: 360, extrapolatedFrom: [2, 4] },
     }),
+    cell('llama-8b-two-blocks', 'gptqmodel', { blocks: 2, of: 32, extrapolatedSeconds: 400 }),
     cell('llama-8b-two-blocks', 'llmcompressor', { failed: 'why', seconds: undefined }),
     cell('llama-8b-two-blocks', 'lpq-tune200', { blocks: 2, of: 32, extrapolatedSeconds: 720 }),
+    cell('llama-8b-four-blocks', 'autoround-200', { failed: 'why', seconds: undefined }),
     cell('llama-8b-two-blocks', 'autoround-200', { blocks: 2, of: 32, extrapolatedSeconds: 480 }),
     cell('tiny-llama', 'lpq', { perplexity: { lpq: 26.5 } }),
     cell('tiny-llama', 'llmcompressor', { perplexity: { lpq: 26 } }),
