@@ -78,18 +78,20 @@ function filesBelow(dir) {
     .sort();
 }
 
-// What main.js, the process that it starts for tokenizers, and the GPU tests reach, and nothing else.
+// What main.js, the process that it starts for tokenizers, the GPU tests and the comparison with peers reach, and nothing else.
 const tests = filesBelow('dist/test/gpu').filter((file) => file.endsWith('.test.js'));
 const reached = closure(root, [
   'dist/src/cli/main.js',
   'dist/src/calibrate/confined/guest.js',
   'scripts/test-gpu.mjs',
   'dist/test/gpu/gpu.js',
+  'dist/bench/peers/run.js',
   ...tests,
 ]);
 for (const file of reached.files) put(file);
 put('bin/lpq.js');
 put('bench/quantize-shape/run.mjs');
+for (const file of filesBelow('bench/peers')) if (/\.(py|sh)$/.test(file)) put(file);
 
 const packages = packagesOf(root, reached.packages);
 for (const { dir } of packages) {

@@ -1,7 +1,8 @@
 // Fills the tables of docs/comparison.md that were measured, from bench/results: node scripts/comparison.mjs.
 import { fileURLToPath } from 'node:url';
+import { cardFigures } from './card-figures.mjs';
 import { fill, fillFile } from './figures.mjs';
-import { memoryOf, peers, perplexityOf, secondsOf, sizeOf } from './peer-cells.mjs';
+import { cardPeers, memoryOf, peers, perplexityOf, secondsOf, sizeOf } from './peer-cells.mjs';
 
 const MODELS = [
   ['smollm2', 'SmolLM2-135M'],
@@ -50,6 +51,7 @@ export function figures() {
     ...found.versions.map((version) => `- ${version}`),
     ...MODELS.flatMap(([model, title]) => quality(found, model, title)),
     ...large(found),
+    ...cardFigures(cardPeers()),
     '',
   ].join('\n');
 }

@@ -1,5 +1,5 @@
 // What scripts share that fill the figures of a page from bench/results.
-import { existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 
@@ -11,6 +11,13 @@ export function result(name) {
   const file = path.join(root, 'bench', 'results', name);
   return existsSync(file) ? JSON.parse(readFileSync(file, 'utf8')) : undefined;
 }
+
+/** The newest result whose name, which begins with its date, matches; undefined if there is none. */
+export const newest = (pattern) =>
+  readdirSync(path.join(root, 'bench', 'results'))
+    .filter((name) => pattern.test(name))
+    .sort()
+    .at(-1);
 
 /** The page with `table` between the marks of `script`. */
 export function fill(text, script, table) {

@@ -1,7 +1,11 @@
 // Cells of bench/peers as pages show them.
-import { result } from './figures.mjs';
+import { newest, result } from './figures.mjs';
 
 const FILE = '2026-11-27-cpu-peers.json';
+/** Of a card: the newest such result; none is there until one is measured. */
+const CARD = /^\d{4}-\d\d-\d\d-h[12]00-peers\.json$/;
+/** Our assumption, not an offer: dollars for an hour of such a card, whatever the memory. */
+export const DOLLARS_AN_HOUR = 3.5;
 
 /** Tools in the order of a table, by the end of a cell's name. */
 const TOOLS = [
@@ -19,15 +23,24 @@ const TOOLS = [
   ['llama.cpp-q2_k', 'llama.cpp Q2_K'],
 ];
 
-/** The result with its cells by model, width and tool; undefined if nothing was measured. */
-export function peers() {
-  const data = result(FILE);
+/** What was measured on a CPU; undefined if nothing was. */
+export const peers = () => found(FILE, result(FILE));
+
+/** What was measured on a card; undefined if nothing was. */
+export function cardPeers() {
+  const file = newest(CARD);
+  return file && found(file, result(file));
+}
+
+/** A result with its cells by model, width and tool. */
+export function found(file, data) {
   if (!data) return undefined;
   const cells = new Map(data.cells.map((cell) => [cell.name, cell]));
   const labels = new Map(TOOLS);
   return {
-    file: FILE,
+    file,
     machine: data.machine,
+    without: data.without,
     /** Whether every cell ran forwards and backwards. */
     bothOrders: data.cells.every(({ rounds, failed }) => failed || Object.keys(rounds).length > 1),
     versions: [...new Set(data.cells.map(({ version }) => version).filter(Boolean))],
@@ -43,6 +56,7 @@ const number = (value) => (value >= 1000 ? value.toFixed(0) : value >= 100 ? val
 export function perplexityOf({ perplexity } = {}) {
   if (!perplexity) return '';
   const { lpq, transformers } = perplexity;
+  if (transformers === undefined) return typeof lpq === 'number' ? number(lpq) : '-';
   const shown = [lpq, transformers].map((value) => (typeof value === 'number' ? number(value) : '-'));
   const same = typeof lpq === 'number' && typeof transformers === 'number' && Math.abs(lpq / transformers - 1) < 1e-3;
   return same ? shown[0] : shown.join(' / ');
@@ -57,3 +71,19 @@ export function secondsOf({ seconds, extrapolatedSeconds } = {}) {
 export const sizeOf = ({ bytes } = {}) => (bytes === undefined ? '' : (bytes / 1e6).toFixed(bytes < 1e7 ? 2 : 1));
 
 export const memoryOf = ({ peakBytes } = {}) => (peakBytes === undefined ? '' : (peakBytes / 1e9).toFixed(2));
+
+/** GB of a device beyond those before. */
+export const deviceOf = ({ deviceBytes } = {}) => (deviceBytes === undefined ? '' : (deviceBytes / 1e9).toFixed(1));
+
+/** The seconds of a whole model, measured or extrapolated. */
+export const wholeSeconds = ({ seconds, extrapolatedSeconds } = {}) => extrapolatedSeconds ?? seconds;
+
+/** What a whole model costs at DOLLARS_AN_HOUR. */
+export const costOf = (cell) =>
+  wholeSeconds(cell) === undefined ? '' : `$${((wholeSeconds(cell) * DOLLARS_AN_HOUR) / 3600).toFixed(2)}`;
+
+/** Of a model of many blocks, the first cell that has seconds, of those from the whole to the fewest blocks; else one that failed. */
+export function largest(of, models, bits, tool) {
+  const cells = models.map((model) => of.cell(model, bits, tool));
+  return cells.find((cell) => wholeSeconds(cell) !== undefined) ?? cells.find((cell) => cell?.failed);
+}

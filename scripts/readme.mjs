@@ -1,7 +1,18 @@
 // Fills the table of figures in README.md from bench/results: node scripts/readme.mjs. A figure whose file is not there is left out.
 import { fileURLToPath } from 'node:url';
 import { fill, fillFile, result } from './figures.mjs';
-import { memoryOf, peers, perplexityOf, secondsOf } from './peer-cells.mjs';
+import {
+  cardPeers,
+  costOf,
+  DOLLARS_AN_HOUR,
+  deviceOf,
+  largest,
+  memoryOf,
+  peers,
+  perplexityOf,
+  secondsOf,
+  wholeSeconds,
+} from './peer-cells.mjs';
 
 /** Rows of the table: what was measured, lpq's figure, the one beside it, the machine, the file. */
 const ROWS = [
@@ -87,6 +98,30 @@ function peerRows() {
   ];
 }
 
+/** One row: the 8B model of a card. */
+export function cardRows(found) {
+  const of = (tool) => found && largest(found, ['llama-8b', 'llama-8b-four-blocks', 'llama-8b-two-blocks'], 4, tool);
+  const shown = (cell) =>
+    `${wholeSeconds(cell).toFixed(0)} s${cell.of === undefined ? '' : ' (extrapolated)'}, ${deviceOf(cell)} GB, ${costOf(cell)}`;
+  const row = (what, own, others) => {
+    const mine = of(own);
+    if (!mine || mine.failed) return [];
+    const rest = others.flatMap((tool) => {
+      const cell = of(tool);
+      return cell ? [`${found.label(tool)} ${cell.failed ? 'fails' : shown(cell)}`] : [];
+    });
+    const cells = [
+      `${what} of the shape of Llama-3-8B, 4 bits, at $${DOLLARS_AN_HOUR.toFixed(2)} an hour`,
+      shown(mine),
+    ];
+    return [`| ${[...cells, rest.join('; '), found.machine.gpu, `[file](bench/results/${found.file})`].join(' | ')} |`];
+  };
+  return [
+    ...row('GPTQ', 'lpq', ['gptqmodel', 'llmcompressor']),
+    ...row('trained rounding, 200 steps,', 'lpq-tune200', ['autoround-200']),
+  ];
+}
+
 /** The table, from the files that are there. */
 export function figures() {
   const lines = ROWS.flatMap(({ file, machine, rows }) => {
@@ -95,9 +130,13 @@ export function figures() {
       ? rows(data).map((cells) => `| ${[...cells, machine, `[file](bench/results/${file})`].join(' | ')} |`)
       : [];
   });
-  return ['| measured | lpq | compared with | machine | |', '|---|---|---|---|---|', ...lines, ...peerRows()].join(
-    '\n',
-  );
+  return [
+    '| measured | lpq | compared with | machine | |',
+    '|---|---|---|---|---|',
+    ...lines,
+    ...peerRows(),
+    ...cardRows(cardPeers()),
+  ].join('\n');
 }
 
 /** README.md with the table as it should be. */

@@ -2,6 +2,8 @@ import path from 'node:path';
 
 /** Blocks of a large model that slow methods take: the rest is extrapolated. */
 const FEW_BLOCKS = 2;
+/** And more of them: the line through both has no part in what is done once. */
+const MORE_BLOCKS = 4;
 
 /** Where cells run: on the CPU, or on the first CUDA device. */
 export type Place = 'cpu' | 'cuda';
@@ -39,8 +41,8 @@ export const GROUP = 64;
 /** Of models with a text: tokens of a sample, and of a window of perplexity. */
 export const LENGTH = 512;
 
-/** The checkpoints, from the folder of shared data and of SmolLM2. */
-export function models(root: string, shared: string, smollm2: string, place: Place = 'cpu'): Model[] {
+/** The checkpoints, from the folder of shared data and of SmolLM2 (undefined: no cells of it). */
+export function models(root: string, shared: string, smollm2: string | undefined, place: Place = 'cpu'): Model[] {
   const text = (name: string) => path.join(shared, 'text', name);
   const books = { calib: text('books-calibration.txt'), text: { file: text('books-valid.txt'), bytes: 200_000 } };
   const web = { calib: text('c4-sample.txt'), text: { file: text('wikitext2-test.txt'), bytes: 60_000 } };
@@ -57,12 +59,13 @@ export function models(root: string, shared: string, smollm2: string, place: Pla
     cuda: [
       { name: 'llama-8b', blocks: 32, methods: ['solved'], ...long },
       { name: 'llama-8b-two-blocks', blocks: FEW_BLOCKS, of: 32, methods: ['solved', 'trained'], ...long },
+      { name: 'llama-8b-four-blocks', blocks: MORE_BLOCKS, of: 32, methods: ['solved', 'trained'], ...long },
     ],
   };
   return [
     { name: 'tiny-llama', dir: path.join(root, 'share', 'tiny-llama'), blocks: 4, ...small, ...books },
     { name: 'tiny-qwen3-moe', dir: path.join(shared, 'models', 'tiny-qwen3-moe'), blocks: 4, ...small, ...books },
-    { name: 'smollm2', dir: smollm2, blocks: 30, ...small, ...web },
+    ...(smollm2 ? [{ name: 'smollm2', dir: smollm2, blocks: 30, ...small, ...web }] : []),
     ...onPlace[place],
   ];
 }

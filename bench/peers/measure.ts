@@ -22,6 +22,8 @@ export async function measured(
     readonly log: string;
     readonly cwd: string;
     readonly deviceMemory?: boolean;
+    /** Then it is stopped with all that it started; its code is null. */
+    readonly limitMs?: number;
   },
 ): Promise<Measured> {
   const device = options.deviceMemory ? new DeviceWatch() : undefined;
@@ -33,8 +35,11 @@ export async function measured(
     cwd: options.cwd,
     env: { ...process.env, ...options.env },
     stdio: ['ignore', log, log],
+    // A group of its own, which can be stopped as a whole.
+    detached: options.limitMs !== undefined,
   });
   closeSync(log);
+  const stop = options.limitMs === undefined ? undefined : setTimeout(() => stopGroup(child.pid), options.limitMs);
   let peakBytes = 0;
   let timer: NodeJS.Timeout | undefined;
   const look = () => {
@@ -51,9 +56,21 @@ export async function measured(
     return { seconds, peakBytes, ...(device && { deviceBytes: device.rise }), code };
   } finally {
     clearTimeout(timer);
+    clearTimeout(stop);
     device?.end();
   }
 }
+
+function stopGroup(pid: number | undefined): void {
+  try {
+    if (pid !== undefined) process.kill(-pid, 'SIGKILL');
+  } catch {
+    // It ended meanwhile.
+  }
+}
+
+/** What the driver's own program calls the first device of CUDA_VISIBLE_DEVICES. */
+const firstDevice = () => process.env.CUDA_VISIBLE_DEVICES?.split(',')[0] || '0';
 
 /** Asks the driver's own program for the memory in use on the first device, ten times a second. */
 class DeviceWatch {
@@ -61,7 +78,7 @@ class DeviceWatch {
   private most = 0;
   private readonly child = spawn(
     'nvidia-smi',
-    ['--id=0', '--query-gpu=memory.used', '--format=csv,noheader,nounits', '-lms', '100'],
+    [`--id=${firstDevice()}`, '--query-gpu=memory.used', '--format=csv,noheader,nounits', '-lms', '100'],
     { stdio: ['ignore', 'pipe', 'ignore'] },
   );
   /** Settles with the first answer. Rejects where there is no such program. */

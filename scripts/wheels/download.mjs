@@ -1,6 +1,6 @@
 // The wheels of a list by pip, which compares their hashes with the list's.
 import { spawnSync } from 'node:child_process';
-import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
 import { fail } from './fail.mjs';
@@ -39,54 +39,71 @@ function failure(text) {
       `${wrong[1]} is not the wheel of the list: its sha256 is ${wrong[3]}`,
       `the list says ${wrong[2]}; if the index serves another build on purpose, correct the list`,
     );
-  const lines = said.split('\n').filter((line) => /error/i.test(line));
+  const lines = said.split('\n').filter((line) => /error/i.test(line) && !/^\s*note:/.test(line));
   return fail(
     `pip could not download the wheels: ${lines.at(-1)?.trim() ?? said.trim().slice(-300)}`,
     'LPQ_PYTHON names another Python with pip',
   );
 }
 
-/** Paths of the wheels, in the list's order, in `folder`; what lies there already is kept. */
-export function downloaded(list, wheels, folder) {
-  mkdirSync(folder, { recursive: true });
+/** Runs pip with hashed requirements for some wheels; fails with what it said. */
+function pip(wheels, command) {
   const work = mkdtempSync(path.join(os.tmpdir(), 'lpq-wheels-'));
   const requirements = path.join(work, 'requirements.txt');
   const lines = wheels.map(({ name, version, sha256 }) => `${name}==${version} --hash=sha256:${sha256}\n`);
   writeFileSync(requirements, lines.join(''));
-  const abi = `cp${list.python.replace('.', '')}`;
-  const host = [
-    '--python-version',
-    list.python,
-    '--implementation',
-    'cp',
-    '--abi',
-    abi,
-    '--abi',
-    'abi3',
-    '--abi',
-    'none',
-  ];
   try {
-    const pip = spawnSync(
-      process.env.LPQ_PYTHON ?? 'python3',
-      [
-        ...['-m', 'pip', 'download', '--no-deps', '--only-binary=:all:', '--require-hashes', '--quiet'],
-        ...['--disable-pip-version-check', '--find-links', folder, '--dest', folder, '-r', requirements],
-        ...host,
-        ...platforms(list.glibc).flatMap((platform) => ['--platform', platform]),
-      ],
-      { encoding: 'utf8', maxBuffer: 1 << 28 },
-    );
-    if (pip.error) fail(`no Python to run pip with: ${pip.error.message}`, 'set LPQ_PYTHON');
-    if (pip.status !== 0) failure(pip.stdout + pip.stderr);
+    const common = ['--no-deps', '--require-hashes', '--quiet', '--disable-pip-version-check', '-r', requirements];
+    const ran = spawnSync(python(), ['-m', 'pip', ...command, ...common], { encoding: 'utf8', maxBuffer: 1 << 28 });
+    if (ran.error) fail(`no Python to run pip with: ${ran.error.message}`, 'set LPQ_PYTHON');
+    if (ran.status !== 0) failure(ran.stdout + ran.stderr);
   } finally {
     rmSync(work, { recursive: true, force: true });
   }
-  const files = readdirSync(folder).filter((file) => file.endsWith('.whl'));
-  return wheels.map(({ name, version }) => {
-    const wanted = `${normal(name)}==${version}`;
-    const found = files.find((file) => head(file) === wanted);
-    if (found === undefined) fail(`pip left no wheel of ${wanted}`, `look into ${folder}`);
-    return path.join(folder, found);
+}
+
+const python = () => process.env.LPQ_PYTHON ?? 'python3';
+
+/** The file of a wheel in a folder; undefined if it is not there. */
+function found({ name, version }, folder) {
+  const wanted = `${normal(name)}==${version}`;
+  const file = (existsSync(folder) ? readdirSync(folder) : []).find(
+    (each) => each.endsWith('.whl') && head(each) === wanted,
+  );
+  return file && path.join(folder, file);
+}
+
+function download(list, wheels, folder) {
+  const abi = `cp${list.python.replace('.', '')}`;
+  pip(wheels, [
+    ...['download', '--only-binary=:all:', '--find-links', folder, '--dest', folder],
+    ...['--python-version', list.python, '--implementation', 'cp', '--abi', abi, '--abi', 'abi3', '--abi', 'none'],
+    ...platforms(list.glibc).flatMap((platform) => ['--platform', platform]),
+  ]);
+}
+
+/** Builds a wheel of its source archive into a folder of the archive's hash: what compiles is for this Python and the list's alone. */
+function build(list, wheel, folder) {
+  const { stdout } = spawnSync(python(), ['-c', 'import sys; print("%d.%d" % sys.version_info[:2])'], {
+    encoding: 'utf8',
+  });
+  const own = stdout?.trim();
+  if (own !== list.python)
+    fail(
+      `${wheel.name} is built from source for Python ${list.python}, and this is ${own}`,
+      'LPQ_PYTHON names another',
+    );
+  pip([wheel], ['wheel', '--no-binary', wheel.name, '--wheel-dir', folder]);
+}
+
+/** Paths of the wheels, in the list's order, in `folder`; what lies there already is kept. */
+export function downloaded(list, wheels, folder) {
+  mkdirSync(folder, { recursive: true });
+  const ready = wheels.filter(({ rules }) => !rules.source);
+  if (ready.length > 0) download(list, ready, folder);
+  return wheels.map((wheel) => {
+    const at = wheel.rules.source ? path.join(folder, `built-${wheel.sha256.slice(0, 16)}`) : folder;
+    if (wheel.rules.source && !found(wheel, at)) build(list, wheel, at);
+    return found(wheel, at) ?? fail(`pip left no wheel of ${wheel.name}==${wheel.version}`, `look into ${at}`);
   });
 }

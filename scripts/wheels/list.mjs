@@ -3,6 +3,7 @@
 //   drop PATTERN              files that are not carried; `*` stands for any characters
 //   strip PATTERN             shared libraries to strip of symbols that loading does not need
 //   code ARCH PATTERN         shared libraries to keep the machine code of one GPU of, `code 90 pkg/*.so`
+//   source                    the hash is that of the source archive, of which a wheel is built here; only after a wheel
 // A rule that stands after a wheel and is indented is for that wheel, the others are for all. `#` begins a comment.
 import { readFileSync } from 'node:fs';
 import { fail } from './fail.mjs';
@@ -16,17 +17,18 @@ export const normal = (name) => name.toLowerCase().replaceAll(/[-_.]+/g, '-');
 export const matcher = (pattern) =>
   new RegExp(`^${pattern.replaceAll(/[.+?^${}()|[\]\\]/g, '\\$&').replaceAll('*', '.*')}$`, 's');
 
-const ruled = () => ({ drop: [], strip: [], code: [] });
+const ruled = () => ({ drop: [], strip: [], code: [], source: false });
 
-function addRule(rules, words, where) {
+function addRule(rules, words, where, ofWheel) {
   const [kind, ...rest] = words;
   if ((kind === 'drop' || kind === 'strip') && rest.length === 1) rules[kind].push(rest[0]);
+  else if (kind === 'source' && rest.length === 0 && ofWheel) rules.source = true;
   else if (kind === 'code' && rest.length === 2 && /^\d{2,3}$/.test(rest[0]))
     rules.code.push({ arch: Number(rest[0]), pattern: rest[1] });
   else
     fail(
       `${where} is no rule: '${words.join(' ')}'`,
-      'drop PATTERN, strip PATTERN, code ARCH PATTERN, or name==version sha256:HEX',
+      'drop PATTERN, strip PATTERN, code ARCH PATTERN, source (indented, after a wheel), or name==version sha256:HEX',
     );
 }
 
@@ -54,7 +56,10 @@ export function readList(file) {
     } else if (words[0] === 'target' && /^3\.\d+$/.test(words[1]) && /^2\.\d+$/.test(words[2]) && words.length === 3)
       [, list.python, list.glibc] = words;
     else if (words[0].includes('==')) fail(`${where} has no sha256: '${bare.trim()}'`, 'name==version sha256:HEX');
-    else addRule(/^\s/.test(bare) && last ? last.rules : list.rules, words, where);
+    else {
+      const ofWheel = /^\s/.test(bare) && last !== undefined;
+      addRule(ofWheel ? last.rules : list.rules, words, where, ofWheel);
+    }
   }
   if (list.wheels.length === 0) fail(`${file} names no wheel`, 'name==version sha256:HEX, a line each');
   return list;

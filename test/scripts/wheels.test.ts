@@ -62,6 +62,47 @@ function publish(name: string, version: string, files: Record<string, Buffer | s
   return createHash('sha256').update(readFileSync(whl)).digest('hex');
 }
 
+const SDIST = `
+import io, sys, tarfile
+out, name, version = sys.argv[1:]
+backend = f'''
+import base64, hashlib, zipfile
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    info = '{name}-{version}.dist-info'
+    files = {{
+        '{name}.py': 'VALUE = 7\\\\n',
+        info + '/METADATA': 'Metadata-Version: 2.1\\\\nName: {name}\\\\nVersion: {version}\\\\n',
+        info + '/WHEEL': 'Wheel-Version: 1.0\\\\nGenerator: test\\\\nRoot-Is-Purelib: true\\\\nTag: py3-none-any\\\\n',
+    }}
+    def digest(text):
+        return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b'=').decode()
+    rows = [f'{{path}},sha256={{digest(text)}},' for path, text in files.items()]
+    files[info + '/RECORD'] = '\\\\n'.join([*rows, info + '/RECORD,,', ''])
+    with zipfile.ZipFile(folder + '/{name}-{version}-py3-none-any.whl', 'w') as archive:
+        for path, content in files.items():
+            archive.writestr(path, content)
+    return '{name}-{version}-py3-none-any.whl'
+'''
+project = '[build-system]\\nrequires = []\\nbuild-backend = "backend"\\nbackend-path = ["."]\\n'
+facts = f'Metadata-Version: 2.1\\nName: {name}\\nVersion: {version}\\n'
+with tarfile.open(out, 'w:gz') as archive:
+    for path, text in {'backend.py': backend, 'pyproject.toml': project, 'PKG-INFO': facts}.items():
+        entry = tarfile.TarInfo(f'{name}-{version}/{path}')
+        entry.size = len(text.encode())
+        archive.addfile(entry, io.BytesIO(text.encode()))
+`;
+
+/** Puts a source archive into the index, and no wheel; its hash. */
+function publishSource(name: string, version: string): string {
+  const file = `${name}-${version}.tar.gz`;
+  mkdirSync(path.join(index, name), { recursive: true });
+  const at = path.join(index, name, file);
+  const ran = spawnSync(python, ['-c', SDIST, at, name, version]);
+  assert.equal(ran.status, 0, String(ran.stderr));
+  writeFileSync(path.join(index, name, 'index.html'), `<a href="${file}">${file}</a>\n`);
+  return createHash('sha256').update(readFileSync(at)).digest('hex');
+}
+
 /** Numbers that do not compress. */
 const noise = Buffer.concat(Array.from({ length: 640 }, (_, i) => createHash('sha512').update(`${i}`).digest()));
 const big = publish('big', '1.0', {
@@ -200,6 +241,7 @@ const BAD: readonly (readonly [string, string, readonly string[], RegExp])[] = [
   ['no hash', 'big==1.0\n', [], /line 2 of .* has no sha256/],
   ['a name twice', `${LIST}Big==1.1 sha256:${big}\n`, [], /line 5 of .* names Big again, as 1\.0 and 1\.1/],
   ['no rule', 'keep big/*\n', [], /line 2 of .* is no rule: 'keep big\/\*'/],
+  ['source for all', `source\n${LIST}`, [], /line 2 of .* is no rule: 'source'/],
   ['an empty list', '# nothing\n', [], /names no wheel/],
   ['a size that is none', LIST, ['--pieces', '48Q'], /--pieces 48Q is no size of a piece/],
   ['an option that is none', LIST, ['--size', '4'], /Unknown option '--size'/],
@@ -223,6 +265,29 @@ test('a wheel that is not its RECORD is refused', { skip }, async () => {
   const hash = createHash('sha256').update(readFileSync(whl)).digest('hex');
   const { stderr } = await carry(`odd==1.0 sha256:${hash}\n`);
   assert.match(stderr, /odd-1\.0-.* holds 'extra\.py', which its RECORD does not name/);
+});
+
+test('a wheel is built of a source archive with the hash of the list', { skip }, async () => {
+  const hash = publishSource('sourced', '1.0');
+  const list = `${LIST}sourced==1.0 sha256:${hash}\n    source\n`;
+  const { exitCode, stderr, out, place } = await carry(list);
+  assert.equal(exitCode, 0, stderr);
+  const site = path.join(place, 'site');
+  assert.equal(host(out, '--target', site).code, 0);
+  const { stdout } = await execa(python, ['-c', 'import sourced, small; print(sourced.VALUE)'], {
+    env: { PYTHONPATH: site },
+  });
+  assert.equal(stdout, '7');
+  const other = await carry(`sourced==1.0 sha256:${small}\n    source\n`);
+  assert.match(other.stderr, /sourced==1\.0 is not the wheel of the list: its sha256 is/);
+  const unmarked = await carry(`sourced==1.0 sha256:${hash}\n`);
+  assert.match(unmarked.stderr, /no index of pip has a wheel of sourced==1\.0/);
+  const place9 = path.join(dir, 'other-python.txt');
+  writeFileSync(place9, `target 3.7 2.39\nsourced==1.0 sha256:${hash}\n    source\n`);
+  const ran = await execa(process.execPath, [script, '--list', place9, '--out', path.join(dir, 'none')], {
+    reject: false,
+  });
+  assert.match(ran.stderr, /sourced is built from source for Python 3\.7, and this is 3\./);
 });
 
 test('a wheel may have a long name', { skip }, async () => {

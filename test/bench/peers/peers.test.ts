@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
-import { readFileSync, writeFileSync } from 'node:fs';
+import { spawnSync } from 'node:child_process';
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
 import { allCells, models } from '../../../bench/peers/cells.js';
@@ -86,6 +87,83 @@ test('a result takes the lesser time and the greater memory of the rounds, and e
   assert.deepEqual([found[2]?.seconds, found[2]?.failed], [undefined, 'ValueError: bits']);
   // What was merged can be added to.
   assert.deepEqual([...keptOf(JSON.parse(JSON.stringify(merged(cells)))).values()], cells.slice(0, 3));
+});
+
+test('of two numbers of blocks the seconds of all are on a line', () => {
+  const facts = { tool: 'autoround', bits: 4, args: ['200'], of: 32 };
+  const ran = (seconds: number) => ({ 0: { seconds, peakBytes: 5, ownSeconds: seconds - 10 } });
+  const cells: Kept[] = [
+    { ...facts, name: 'two', model: 'two', blocks: 2, runs: ran(60) },
+    { ...facts, name: 'four', model: 'four', blocks: 4, runs: ran(78) },
+    { ...facts, name: 'other', model: 'two', args: ['50'], blocks: 4, runs: ran(26) },
+    { ...facts, name: 'stopped', model: 'two', tool: 'lpq', blocks: 2, runs: {}, failed: 'why' },
+    { ...facts, name: 'alone', model: 'four', tool: 'lpq', blocks: 4, runs: ran(26) },
+  ];
+  const result = merged(cells, { device: 'cpu', threads: 3, without: 'one: it was not there' });
+  const found = result.cells as { extrapolatedSeconds?: number; extrapolatedFrom?: number[] }[];
+  assert.deepEqual(
+    found.map(({ extrapolatedSeconds }) => extrapolatedSeconds),
+    [50 * 16, 78 + 9 * 28, 16 * 8, undefined, 16 * 8],
+  );
+  assert.deepEqual(found[1]?.extrapolatedFrom, [2, 4]);
+  assert.equal(result.without, 'one: it was not there');
+  assert.deepEqual([...keptOf(JSON.parse(JSON.stringify(result))).values()], cells);
+});
+
+test('without a checkpoint of SmolLM2 there are no cells of it', () => {
+  const cells = allCells(models('/root', '/shared', undefined, 'cuda'));
+  assert.ok(cells.length > 0 && cells.every(({ model }) => model.name !== 'smollm2'));
+});
+
+test('a run is stopped at its limit with all that it started', async (t) => {
+  const log = path.join(scratch(t), 'log');
+  const found = await measured(['sh', '-c', 'sleep 30 & echo $!; wait'], { env: {}, log, cwd: '/', limitMs: 400 });
+  assert.equal(found.code, null);
+  assert.ok(found.seconds < 5);
+  const child = Number(readFileSync(log, 'utf8'));
+  // What is killed stays a zombie until its parent has seen it.
+  const state = () => {
+    try {
+      return readFileSync(`/proc/${child}/stat`, 'utf8').split(') ')[1]?.[0];
+    } catch {
+      return 'gone';
+    }
+  };
+  for (let i = 0; i < 50 && !['Z', 'gone'].includes(state() ?? ''); i++) await new Promise((r) => setTimeout(r, 20));
+  assert.ok(['Z', 'gone'].includes(state() ?? ''));
+});
+
+test('the script of a card survives tools that fail, and its result says why', { timeout: 120_000 }, (t) => {
+  const dir = scratch(t);
+  const root = path.resolve(import.meta.dirname, '..', '..', '..', '..');
+  for (const tool of ['gptqmodel', 'llmcompressor', 'autoround']) {
+    mkdirSync(path.join(dir, 'carried', tool), { recursive: true });
+    const site = 'import os, sys; os.makedirs(sys.argv[2])';
+    writeFileSync(path.join(dir, 'carried', tool, 'install.py'), site);
+  }
+  const env = {
+    ...process.env,
+    LPQ_CARD_WORK: path.join(dir, 'work'),
+    LPQ_CARD_DEVICE: 'cpu',
+    LPQ_CARD_ONLY: '^tiny-llama-w4-(gptqmodel|autoround-200)$',
+  };
+  const script = path.join(root, 'bench', 'peers', 'card.sh');
+  const ran = spawnSync('sh', [script, path.join(dir, 'carried'), path.join(dir, 'out'), '60'], {
+    encoding: 'utf8',
+    env,
+  });
+  assert.equal(ran.status, 0, ran.stderr);
+  assert.match(ran.stdout, /GPTQModel's first run failed/);
+  const { cells, without } = JSON.parse(readFileSync(path.join(dir, 'out', 'peers.json'), 'utf8'));
+  assert.deepEqual(
+    cells.map(({ name, failed }: Kept) => [name, /PackageNotFoundError/.test(failed ?? '')]),
+    [
+      ['tiny-llama-w4-gptqmodel', true],
+      ['tiny-llama-w4-autoround-200', true],
+    ],
+  );
+  assert.match(without, /^SmolLM2-135M: /);
+  assert.equal(spawnSync('sh', [script]).status, 1);
 });
 
 test('memory is that of a process with all that it starts, and a failure is told by its code', async (t) => {
