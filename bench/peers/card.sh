@@ -72,7 +72,12 @@ small="^(tiny-llama$mixture)"
 real='^smollm2-w4-(lpq|lpq-tune200|gptqmodel|llmcompressor|autoround-200)$'
 quality="$small-w4-(lpq|lpq-tune200|gptqmodel|llmcompressor|autoround-200)\$"
 narrow="$small-w[32]-(lpq|gptqmodel|llmcompressor)\$"
-gpus=$(nvidia-smi --list-gpus 2>/dev/null | wc -l)
+# Those that this process may use.
+if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then
+  gpus=$(printf '%s' "$CUDA_VISIBLE_DEVICES" | tr ',' '\n' | grep -c .)
+else
+  gpus=$(nvidia-smi --list-gpus 2>/dev/null | wc -l)
+fi
 if [ -n "${LPQ_CARD_ONLY:-}" ]; then
   warm
   lane '' "$LPQ_CARD_ONLY"
