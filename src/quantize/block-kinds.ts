@@ -10,6 +10,8 @@ export interface BlockCost {
   readonly kind: string;
   /** Products of a token with its weights, or how many there are; 0: nothing is done. */
   readonly products: number;
+  /** Whether any of its modules is quantized. */
+  readonly quantized: boolean;
 }
 
 /** Kinds that a trial measures; those of fewer products are scaled from others. */
@@ -31,7 +33,8 @@ export function costsOf(
   return blocks.map((block) => {
     const plan = plans[block.index];
     const weights = linearsOf(block).reduce((sum, { name, n, k }) => sum + (schemes.has(name) ? n * k : 0), 0);
-    return { kind: kindOf(block, plan, schemes), products: passes ? blockProducts(block, plan) : weights };
+    const products = passes ? blockProducts(block, plan) : weights;
+    return { kind: kindOf(block, plan, schemes), products, quantized: weights > 0 };
   });
 }
 
@@ -55,8 +58,8 @@ export function standAlone({ blocks }: Pick<ModelPlan, 'blocks'>): boolean {
 }
 
 /**
- * The blocks of a trial, in order: the first, one of each kind that matters behind it, and then further ones up to `count`. `alone`: blocks
- * may be left out in between.
+ * The blocks of a trial, in order: the first, one of each kind that matters behind it, one with something to quantize, and then further ones
+ * up to `count`. `alone`: blocks may be left out in between.
  */
 export function trialBlocks(costs: readonly BlockCost[], alone: boolean, count = LEAST_BLOCKS): number[] {
   const total = costs.reduce((sum, { products }) => sum + products, 0);
@@ -64,7 +67,8 @@ export function trialBlocks(costs: readonly BlockCost[], alone: boolean, count =
   for (const { kind, products } of costs) shares.set(kind, (shares.get(kind) ?? 0) + products / Math.max(1, total));
   const kinds = [...shares].filter(([, share]) => share >= LEAST_SHARE).sort(([, a], [, b]) => b - a);
   const wanted = kinds.slice(0, MOST_KINDS).map(([kind]) => costs.findIndex((cost, i) => i > 0 && cost.kind === kind));
-  const chosen = new Set([0, ...wanted.filter((index) => index > 0)]);
+  const something = costs.findIndex(({ quantized }) => quantized);
+  const chosen = new Set([0, ...[...wanted, something].filter((index) => index > 0)]);
   const last = Math.max(...chosen);
   if (last + 1 < costs.length) chosen.add(last + 1);
   if (!alone) {

@@ -41,9 +41,13 @@ export function extrapolate(trials: readonly Trial[], { costs, mine, modelSize, 
     typical.get(kind)?.seconds ?? (main === undefined ? 0 : (most.seconds * products) / main.products);
   const walked = costs.filter(({ products }, index) => products > 0 && mine(index));
   const blocks = walked.reduce((sum, cost) => sum + secondsOf(cost), 0);
-  const opening = costs[first.times.blocks[0] ?? 0];
-  const began = first.times.ends.find((end) => end !== undefined) ?? first.times.head ?? first.times.end ?? 0;
-  const once = Math.max(0, began - (opening ? secondsOf(opening) : 0));
+  const at = first.times.ends.findIndex((end) => end !== undefined);
+  const opening = costs[first.times.blocks[at] ?? -1];
+  const began = first.times.ends[at] ?? first.times.head ?? first.times.end ?? 0;
+  const more = began - (opening ? secondsOf(opening) : 0);
+  // Of a kind that was measured nowhere else, the first block is what it took.
+  const alone = opening && !typical.has(opening.kind) && mine(first.times.blocks[at] as number);
+  const once = alone ? more : Math.max(0, more);
   const share = productsOf(walked) / Math.max(1, productsOf(partOf(last, costs)));
   const prepared = last.prepared.fixed + (last.prepared.seconds - last.prepared.fixed) * share;
   const seconds = prepared + once + blocks + headSeconds(first.times) + endSeconds(trials, modelSize, bytes);
@@ -67,11 +71,11 @@ function kindSeconds(trials: readonly Trial[], costs: readonly BlockCost[]): Map
   for (const { times } of trials) {
     const steady = new Map<string, Measured[]>();
     const behind = new Map<string, Measured[]>();
-    let before = times.ends[0];
+    let before: number | undefined;
     for (const [at, end] of times.ends.entries()) {
       const index = times.blocks[at] as number;
       const cost = costs[index];
-      if (at === 0 || end === undefined || !cost) continue;
+      if (end === undefined || !cost) continue;
       if (before !== undefined) {
         const into = at === times.blocks.length - 1 ? behind : steady;
         into.set(cost.kind, [...(into.get(cost.kind) ?? []), { index, seconds: end - before }]);
@@ -112,7 +116,9 @@ const headSeconds = (times: TrialTimes): number => (times.head === undefined ? 0
 
 /** What comes behind the blocks: steps on the whole model, or what there is left to write; 0 where every trial was stopped before. */
 function endSeconds(trials: readonly Trial[], modelSize: number, bytes: number): number {
-  const models = trials.flatMap(({ model }) => model ?? []);
+  // What the first trial pays once would tilt the line.
+  const warm = trials.length > 2 ? trials.slice(1) : trials.slice(-1);
+  const models = warm.flatMap(({ model }) => model ?? []);
   if (models.length > 0) return lineThrough(models, modelSize);
   const ended = trials.findLast(({ times }) => times.end !== undefined);
   if (!ended) return 0;

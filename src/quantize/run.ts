@@ -210,7 +210,6 @@ export async function quantizeCheckpoint(
 
 /** What of the model this process makes. Throws LPQ_USAGE for methods whose blocks depend on each other. */
 function partOfRun(graph: ModelGraph, { shard, quantizer, statistics, blocks }: QuantizeRequest): ModelPart {
-  if (blocks) return { module: () => true, carried: (name) => graph.blocks.some(({ tensors }) => tensors.has(name)) };
   if (shard && quantizer.statistics && !statistics)
     throw new LpqError(
       'LPQ_USAGE',
@@ -219,7 +218,7 @@ function partOfRun(graph: ModelGraph, { shard, quantizer, statistics, blocks }: 
         hint: 'Use --method rtn, or saved statistics (--stats).',
       },
     );
-  return modelPart(graph, shard);
+  return modelPart(graph, shard, blocks);
 }
 
 /** Makes a finished checkpoint a shard: nothing takes it for a whole one. */

@@ -65,10 +65,11 @@ export async function probedTime(
     registerOutput(directory, run);
     const whole = calibration && (await method.wholeTrial?.(settings));
     const probe: Probe = { options, statistics, calibration, whole, rts, run, source, place: directory.path };
-    const { costs, alone } = await costsIn(probe);
-    const trials = [await trial(probe, trialBlocks(costs, alone), costs)];
-    const more = secondBlocks(trials[0] as Timed, costs, alone);
-    if (more) trials.push(await trial(probe, more, costs));
+    const { costs, own, alone } = await costsIn(probe);
+    const trials = [await trial(probe, trialBlocks(own, alone))];
+    const more = secondBlocks(trials[0] as Timed, own, alone);
+    if (more && whole) trials.push(await trial(probe, [own.findIndex(({ quantized }) => quantized)]));
+    if (more) trials.push(await trial(probe, more));
     const graph = openBlocks(source, settings.mtp);
     const request = { ...schemesFrom(settings, options.rules), lmHead: settings.lmHead };
     const found = extrapolate(trials, {
@@ -89,8 +90,16 @@ const clockOf = () => {
   return () => (performance.now() - started) / 1000;
 };
 
-/** What the blocks of the model cost, and whether a trial may leave some out in between. */
-async function costsIn({ options, source, statistics }: Probe): Promise<{ costs: BlockCost[]; alone: boolean }> {
+interface Costs {
+  readonly costs: BlockCost[];
+  /** Without layers of multi-token prediction, which no trial has. */
+  readonly own: BlockCost[];
+  /** Whether a trial may leave some out in between. */
+  readonly alone: boolean;
+}
+
+/** What the blocks of the model cost. */
+async function costsIn({ options, source, statistics }: Probe): Promise<Costs> {
   const { settings, rules } = options;
   const graph = openBlocks(source, settings.mtp);
   const plan = planSource(source);
@@ -99,7 +108,7 @@ async function costsIn({ options, source, statistics }: Probe): Promise<{ costs:
   const quantizer = await methodOf(settings).quantizer(settings);
   const passes = quantizer.statistics && !statistics;
   const costs = costsOf(graph, [...plan.blocks, ...plan.predictions], schemes, passes);
-  return { costs, alone: standAlone(plan) };
+  return { costs, own: costs.slice(0, plan.blocks.length), alone: standAlone(plan) };
 }
 
 type Timed = Trial & { readonly seconds: number };
@@ -109,18 +118,17 @@ function secondBlocks({ times, seconds, model }: Timed, costs: readonly BlockCos
   if (times.end === undefined || times.blocks.length >= costs.length) return undefined;
   const each = seconds / times.blocks.length;
   const least = times.blocks.length + MORE_BLOCKS;
-  // What follows the blocks is told by two sizes of the model.
+  // What follows the blocks is told by two sizes of the model, one block and these.
   const room = Math.max(Math.floor(SECOND_SECONDS / each), model && each < 2 * MORE_BLOCKS ? least : 0);
   const count = Math.min(room, MOST_BLOCKS, costs.length);
   return count >= Math.min(least, costs.length) ? trialBlocks(costs, alone, count) : undefined;
 }
 
 /** Runs one, with what is decided about the whole model before. */
-async function trial(probe: Probe, blocks: readonly number[], costs: readonly BlockCost[]): Promise<Timed> {
+async function trial(probe: Probe, blocks: readonly number[]): Promise<Timed> {
   const { options, statistics, calibration, whole, rts, run } = probe;
-  const own = blocks.filter((index) => costs[index]);
   const settings = { ...options.settings, ...whole?.settings, mtp: false } as FullSettings;
-  const part = probe.source.ofBlocks(own);
+  const part = probe.source.ofBlocks(blocks);
   const all = clockOf();
   const { quantizer, close } = await starting(options, await methodOf(settings).quantizer(settings));
   try {
@@ -134,13 +142,13 @@ async function trial(probe: Probe, blocks: readonly number[], costs: readonly Bl
     const decided = await decisions(part, request, { settings, quantizer, calibration }, rts, quiet);
     const prepared = { seconds: clock(), fixed: fixed ?? clock() };
     const began = clockOf();
-    const output = path.join(probe.place, `trial-${own.length}`);
+    const output = path.join(probe.place, `trial-${blocks.length}`);
     mkdirSync(probe.place, { recursive: true });
     const times = await runTrial(
       rts,
       {
         ...request,
-        ...{ output, quantizer, calibration, options: {}, version: version(), blocks: own },
+        ...{ output, quantizer, calibration, options: {}, version: version(), blocks },
         ...(statistics && { statistics }),
         ...decided,
       },
@@ -149,7 +157,7 @@ async function trial(probe: Probe, blocks: readonly number[], costs: readonly Bl
     );
     for (const rt of rts) await rt.sync();
     const model = whole && { model: modelOf(probe, part, times) };
-    const bytes = await outputBytes(part, request);
+    const bytes = await outputBytes(part, { ...request, blocks });
     return { times, prepared, ...model, bytes, seconds: all() };
   } finally {
     close();
