@@ -37,6 +37,7 @@ export class SourceCheckpoint {
     readonly dir: string,
     readonly config: Record<string, unknown>,
     readonly weights: SourceTensors,
+    readonly part?: readonly number[],
   ) {}
 
   /** Throws LPQ_FILE, LPQ_CONFIG, LPQ_SAFETENSORS, LPQ_SAFETENSORS_INDEX, LPQ_FOREIGN, LPQ_LORA; of weights in GGUF LPQ_GGUF, LPQ_ARCH_UNKNOWN. */
@@ -58,6 +59,11 @@ export class SourceCheckpoint {
   /** A source whose tensors are given: those of a plan, without a byte of weights. */
   static over(dir: string, config: Record<string, unknown>, weights: SourceTensors): SourceCheckpoint {
     return new SourceCheckpoint(dir, config, weights);
+  }
+
+  /** The same files as a model of some of its blocks alone (src/model/source.ts); closing either closes both. */
+  ofBlocks(part: readonly number[]): SourceCheckpoint {
+    return new SourceCheckpoint(this.dir, this.config, this.weights, part);
   }
 
   names(): Iterable<string> {

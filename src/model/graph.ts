@@ -65,12 +65,14 @@ function checkTensors(source: WeightShapes, graph: ModelGraph): void {
     }
 }
 
-/** The plan of a checkpoint, by its own names. Throws LPQ_ARCH_UNKNOWN, LPQ_CONFIG. */
+/** The plan of a checkpoint, or of some blocks of it, by its own names. Throws LPQ_ARCH_UNKNOWN, LPQ_CONFIG. */
 export function planSource(source: WeightShapes): ModelPlan {
-  const { config, dir } = source;
+  const { config, dir, part } = source;
   const table = asNamed(architectureOf(config, dir), source);
   const layers = table.prediction ? predictionLayers(table, source, blockCount(table, config, dir)) : 0;
-  return planModel(table, config, dir, layers);
+  const plan = planModel(table, config, dir, layers);
+  if (!part) return plan;
+  return { ...plan, blocks: part.flatMap((index) => plan.blocks[index] ?? []), predictions: [] };
 }
 
 /** The graph of a plan. */

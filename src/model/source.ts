@@ -11,6 +11,8 @@ export interface WeightShapes {
   readonly dir: string;
   /** config.json, parsed and otherwise untouched. */
   readonly config: Record<string, unknown>;
+  /** Which of config.json's blocks the model is taken to have, in order: a trial of some of them; absent: all. */
+  readonly part?: readonly number[] | undefined;
   /** Names of all weights, as in the source checkpoint (quantized modules appear as NAME.weight). */
   names(): Iterable<string>;
   has(name: string): boolean;

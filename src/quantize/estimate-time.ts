@@ -1,7 +1,7 @@
 import type { NativeRuntime } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import type { BlockPlan } from '../model/plan.js';
-import type { ModelGraph } from '../model/program.js';
+import type { Block, ModelGraph } from '../model/program.js';
 import type { CalibrationSize } from './estimate.js';
 
 /** Sizes of the product that the rate is taken of, and how often it runs. */
@@ -33,21 +33,33 @@ export function passOperations(graph: ModelGraph, plans: readonly BlockPlan[], t
   return sum;
 }
 
+/** Of a token through the linears of one block. */
+export function blockProducts(block: Block, plan: BlockPlan | undefined): number {
+  let sum = 0;
+  for (const { k, rows, share } of feedsIn(block, plan)) sum += 2 * share * rows * k;
+  return sum;
+}
+
 /** Sizes of every input of linears, and the share of the tokens that it sees. */
-function* feedsOf(
-  graph: ModelGraph,
-  plans: readonly BlockPlan[],
-): Generator<{ readonly k: number; readonly rows: number; readonly share: number }> {
-  for (const [index, block] of graph.blocks.entries()) {
-    const mlp = plans[index]?.mlp;
-    const share = mlp?.kind === 'experts' ? mlp.routing.perToken / mlp.router.n : 1;
-    for (const { linears } of block.stages.flatMap((stage) => stage.feeds))
-      yield {
-        k: linears[0]?.k ?? 0,
-        rows: linears.reduce((all, { n }) => all + n, 0),
-        share: linears[0]?.expert === undefined ? 1 : share,
-      };
-  }
+function* feedsOf(graph: ModelGraph, plans: readonly BlockPlan[]): Generator<FeedSize> {
+  for (const [index, block] of graph.blocks.entries()) yield* feedsIn(block, plans[index]);
+}
+
+interface FeedSize {
+  readonly k: number;
+  readonly rows: number;
+  readonly share: number;
+}
+
+function* feedsIn(block: Block, plan: BlockPlan | undefined): Generator<FeedSize> {
+  const mlp = plan?.mlp;
+  const share = mlp?.kind === 'experts' ? mlp.routing.perToken / mlp.router.n : 1;
+  for (const { linears } of block.stages.flatMap((stage) => stage.feeds))
+    yield {
+      k: linears[0]?.k ?? 0,
+      rows: linears.reduce((all, { n }) => all + n, 0),
+      share: linears[0]?.expert === undefined ? 1 : share,
+    };
 }
 
 /** Floating-point operations a second of the products that linears are, on this device, now. */

@@ -16,7 +16,7 @@ import { plannedModules, planQuantization } from './plan.js';
 import type { QuantizeRequest } from './run.js';
 import { SourceView } from './source-view.js';
 
-type Request = Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead' | 'mtp' | 'shard'>;
+type Request = Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead' | 'mtp' | 'shard' | 'blocks'>;
 
 /** What a run will take, in bytes. */
 export interface Estimate {
@@ -42,7 +42,7 @@ export async function outputBytes(checkpoint: SourceCheckpoint, request: Request
   const all = plannedModules(checkpoint, request);
   const graph = openBlocks(source, request.mtp);
   const plan = planQuantization(graph, request);
-  const mine = modelPart(graph, request.shard);
+  const mine = modelPart(graph, request.shard, request.blocks);
   const modules = new Map([...all].filter(([name]) => mine.module(name)));
   const weights = new Set([...all.keys()].map((name) => `${name}.weight`));
   const carried = [...source.names()].filter((name) => !weights.has(name)).filter(mine.carried);

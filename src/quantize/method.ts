@@ -46,6 +46,8 @@ export interface Method {
   quantizer(settings: OptionValues): Promise<Quantizer>;
   /** What settings take beside what quantizer() does with feeds; absent: nothing. */
   extraNeeds?(graph: ModelGraph, plan: ModelPlan, modules: ModulePlan, settings: OptionValues): Promise<ExtraNeeds>;
+  /** How a trial tells the time of the steps on the whole model (wholeModel); absent, or undefined: there are none. */
+  wholeTrial?(settings: OptionValues): Promise<WholeTrial | undefined>;
   /** What is decided about the whole model before weights are solved, as a part of the request. */
   prepare?(work: Preparation): Promise<Partial<QuantizeRequest>>;
 }
@@ -62,6 +64,23 @@ export interface ExtraNeeds {
   readonly operations: number;
   readonly beside: number;
   readonly after: number;
+}
+
+/** Seconds of a trial's steps on the whole model: before the first, of each, and of what follows the last. */
+export interface StepTimes {
+  readonly before: number;
+  readonly each: readonly number[];
+  readonly after: number;
+}
+
+/** A trial of the steps on the whole model. */
+export interface WholeTrial {
+  /** With few steps. */
+  readonly settings: OptionValues;
+  /** What the time of all steps grows with, of a model of these blocks. */
+  size(graph: ModelGraph, plan: ModelPlan, rt: NativeRuntime): number;
+  /** Of all steps on the model that the trial has. */
+  seconds(times: StepTimes, graph: ModelGraph, plan: ModelPlan, rt: NativeRuntime): number;
 }
 
 /** What a method prepares with. */

@@ -8,8 +8,12 @@ export interface ModelPart {
   carried(name: string, index: number): boolean;
 }
 
-/** Those of a shard: whole blocks, for siblings may share a second level of scales. Without a shard all. */
-export function modelPart(graph: ModelGraph, shard: Shard | undefined): ModelPart {
+/**
+ * Those of a shard: whole blocks, for siblings may share a second level of scales. Without a shard all; of a trial of some `blocks`, which
+ * are all that the graph has, what is carried from outside of them is left out.
+ */
+export function modelPart(graph: ModelGraph, shard: Shard | undefined, blocks?: readonly number[]): ModelPart {
+  if (blocks) return { module: () => true, carried: (name) => graph.blocks.some(({ tensors }) => tensors.has(name)) };
   if (!shard) return { module: () => true, carried: () => true };
   const { index, count } = shard;
   const blockOf = new Map(

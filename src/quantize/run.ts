@@ -72,6 +72,8 @@ export interface QuantizeRequest {
   readonly redo?: Redo;
   /** Only this part of the blocks and of what is carried, into a shard for mergeShards(); for methods without a forward pass. */
   readonly shard?: Shard;
+  /** Only these blocks, as if the model had no others, and nothing carried from outside of them: a trial (trial.ts). */
+  readonly blocks?: readonly number[];
 }
 
 export type { ModuleLine, QuantizeEvents, Resumption, Span } from './events.js';
@@ -107,7 +109,8 @@ export async function quantizeCheckpoint(
   events: QuantizeEvents = {},
   register: (output: OutputDirectory) => void = () => {},
 ): Promise<QuantizeSummary> {
-  const checkpoint = SourceCheckpoint.open(request.source);
+  const opened = SourceCheckpoint.open(request.source);
+  const checkpoint = request.blocks ? opened.ofBlocks(request.blocks) : opened;
   let kept: KeptModules | undefined;
   try {
     const source = new SourceView(checkpoint, request.rewrite);
@@ -209,7 +212,7 @@ export async function quantizeCheckpoint(
 }
 
 /** What of the model this process makes. Throws LPQ_USAGE for methods whose blocks depend on each other. */
-function partOfRun(graph: ModelGraph, { shard, quantizer, statistics }: QuantizeRequest): ModelPart {
+function partOfRun(graph: ModelGraph, { shard, quantizer, statistics, blocks }: QuantizeRequest): ModelPart {
   if (shard && quantizer.statistics && !statistics)
     throw new LpqError(
       'LPQ_USAGE',
@@ -218,7 +221,7 @@ function partOfRun(graph: ModelGraph, { shard, quantizer, statistics }: Quantize
         hint: 'Use --method rtn, or saved statistics (--stats).',
       },
     );
-  return modelPart(graph, shard);
+  return modelPart(graph, shard, blocks);
 }
 
 /** Makes a finished checkpoint a shard: nothing takes it for a whole one. */

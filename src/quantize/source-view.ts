@@ -43,6 +43,10 @@ export class SourceView implements WeightSource {
     return this.source.config;
   }
 
+  get part(): readonly number[] | undefined {
+    return this.source.part;
+  }
+
   names(): Iterable<string> {
     return this.view.names();
   }

@@ -1,76 +1,79 @@
-import type { SourceCheckpoint } from '../../formats/canonical/source.js';
+import type { OutputDirectory } from '../../formats/directory/output-directory.js';
 import type { NativeRuntime } from '../../native/binding.js';
 import { tell } from '../core/activity.js';
-import { openBlocks } from '../model/graph.js';
-import type { Block, ModelGraph } from '../model/program.js';
-import type { BlockContext } from './blocks.js';
-import { linearsOf } from './linears.js';
-import { quantizeModel } from './model.js';
-import { planQuantization } from './plan.js';
-import type { Finished } from './progress.js';
-import type { QuantizeRequest } from './run.js';
-import { SourceView } from './source-view.js';
+import { type QuantizeRequest, quantizeCheckpoint } from './run.js';
 
-/** What quantizing the whole model will take, by one block of it. */
-export interface Trial {
-  /** The block that was quantized, and how long it took. */
-  readonly block: number;
-  readonly blockSeconds: number;
-  /** Of all blocks, in proportion to their multiplications; without reading the text and writing. */
-  readonly seconds: number;
+/** When parts of a trial had ended, in seconds from its beginning. */
+export interface TrialTimes {
+  /** Which blocks it was to take, by their places in the model. */
+  readonly blocks: readonly number[];
+  /** When blocks had ended, the n-th of `blocks` by n; fewer where the trial was stopped. */
+  readonly ends: readonly (number | undefined)[];
+  /** When the head had ended, where it is quantized, too. */
+  readonly head?: number;
+  /** When each step on the whole model began. */
+  readonly steps: readonly number[];
+  /** When the output was complete; absent where the trial was stopped. */
+  readonly end?: number;
 }
+
+/** Ends a trial that has seen enough. */
+class Enough extends Error {}
+
+/** After two blocks a trial goes on for so long at most, unless it is to come to the model's end. */
+const ENOUGH_SECONDS = 8;
 
 /**
- * Quantizes one block, the first with a module to quantize, and throws the result away. Blocks behind it are as costly as
- * their weights say: each token meets each weight once, each Hessian is factored once.
+ * Quantizes some blocks of a model as quantizeCheckpoint() does, into `request.output`, which the caller removes. `whole`: comes to the
+ * model's end however long blocks take. `now`: seconds from the trial's beginning. Throws what quantizing throws, and what `check` throws.
  */
-export async function timeBlock(
+export async function runTrial(
   rts: readonly NativeRuntime[],
-  checkpoint: SourceCheckpoint,
-  request: Pick<QuantizeRequest, 'scheme' | 'rules' | 'quantizer' | 'calibration' | 'statistics' | 'mtp'>,
-  check: () => void = () => {},
-): Promise<Trial> {
-  const source = new SourceView(checkpoint);
-  const graph = openBlocks(source, request.mtp);
-  const schemes = new Map(
-    [...planQuantization(graph, { ...request, lmHead: false })].map(([name, { scheme }]) => [name, scheme]),
-  );
-  const block = graph.blocks.find((each) => costOf(each, schemes) > 0) ?? (graph.blocks[0] as Block);
-  const first = graph.blocks.slice(0, block.index + 1);
-  const context: BlockContext = {
-    quantizer: request.quantizer,
-    schemes: new Map([...schemes].filter(([name]) => linearsOf(block).some((linear) => linear.name === name))),
-    onStage: check,
-    onModule: async () => check(),
-  };
-  const unfinished: Finished = { has: () => false, replayed: () => new Map(), resumed: (view) => view };
-  const alone: ModelGraph = { ...graph, blocks: first };
-  const whole = { ...request, lmHead: false } as QuantizeRequest;
-  let blockSeconds = 0;
-  tell(`quantizing block ${block.index + 1} to time it`);
-  const started = performance.now();
-  await quantizeModel(
-    context,
-    rts,
-    whole,
-    source,
-    alone,
-    {
-      onSpan: (span, seconds) => {
-        if (span === 'block') blockSeconds = seconds;
+  request: QuantizeRequest & { readonly blocks: readonly number[] },
+  { whole, now, check }: { readonly whole: boolean; readonly now: () => number; readonly check: () => void },
+  register: (output: OutputDirectory) => void = () => {},
+): Promise<TrialTimes> {
+  const { blocks, quantizer } = request;
+  const ends: (number | undefined)[] = [];
+  const steps: number[] = [];
+  let [current, head] = [0, undefined as number | undefined];
+  const began = now();
+  const enough = () => ends.length >= 2 && !whole && now() - began > ENOUGH_SECONDS;
+  try {
+    await quantizeCheckpoint(
+      rts,
+      request,
+      {
+        onStage: (block, _, stage) => {
+          check();
+          current = block;
+          if (enough()) throw new Enough();
+          tell(`quantizing block ${(blocks[block] ?? 0) + 1} to time it, ${stage}`);
+        },
+        onModule: check,
+        onModelStep: (step, of) => {
+          check();
+          steps.push(now());
+          tell('training scales to time it', step, of);
+        },
+        onSpan: (span) => {
+          if (span !== 'block' || !quantizer.statistics) return;
+          // The head stands where the last block does.
+          if (ends[current] === undefined) ends[current] = now();
+          else head = now();
+        },
+        // Methods without calibration only queue the modules of a block.
+        onBlock: ({ block }) => {
+          if (quantizer.statistics) return;
+          if (block === 'head') head = now();
+          else ends[block] = now();
+        },
       },
-    },
-    unfinished,
-  );
-  for (const rt of rts) await rt.sync();
-  // Methods without calibration only queue the modules of a block.
-  if (!request.quantizer.statistics) blockSeconds = (performance.now() - started) / 1000;
-  const total = graph.blocks.reduce((sum, each) => sum + costOf(each, schemes), 0);
-  const seconds = (blockSeconds * total) / Math.max(1, costOf(block, schemes));
-  return { block: block.index, blockSeconds, seconds };
-}
-
-/** Weights that are quantized; 0 where there is nothing to do. */
-function costOf(block: Block, schemes: ReadonlyMap<string, unknown>): number {
-  return linearsOf(block).reduce((sum, { name, n, k }) => sum + (schemes.has(name) ? n * k : 0), 0);
+      register,
+    );
+  } catch (error) {
+    if (!(error instanceof Enough)) throw error;
+    return { blocks, ends, steps };
+  }
+  return { blocks, ends, steps, ...(head !== undefined && { head }), end: now() };
 }

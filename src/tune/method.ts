@@ -7,12 +7,17 @@ export const trainsBlocks = (settings: OptionValues): boolean => tuneOptions(set
 export const trainsScales = (settings: OptionValues): boolean => scaleOptions(settings) !== undefined;
 
 /** What the descriptor of a method has whose results can be trained; trained() is its quantizer's other half. */
-export const training: Pick<Method, 'check' | 'wholeModel' | 'continues' | 'further' | 'extraNeeds' | 'checkPlan'> & {
+export const training: Pick<
+  Method,
+  'check' | 'wholeModel' | 'wholeTrial' | 'continues' | 'further' | 'extraNeeds' | 'checkPlan'
+> & {
   readonly options: Method['options'];
 } = {
   options: [TUNE_OPTION, SCALES_OPTION, NORMS_OPTION],
   check: requireScales,
   wholeModel: (settings) => (trainsScales(settings) ? '--tune-scales' : undefined),
+  wholeTrial: async (settings) =>
+    trainsScales(settings) ? (await import('./scales/trial.js')).scaleTrial(settings) : undefined,
   continues: (settings) => trainsBlocks(settings) || trainsScales(settings),
   further: (settings) => (trainsScales(settings) ? furtherSequences(settings) : 0),
   extraNeeds: async (graph, plan, modules, settings) =>

@@ -98,9 +98,12 @@ export function quantizeCommand(program: Command, run: Run): Command {
       )
       .option('--no-eval', 'do not measure perplexity and KL')
       .option('--no-report', 'do not write OUT.report.json and OUT.report.html')
-      .option('--dry-run', 'only show the plan: each module, disk, memory; --pack may then be a list, or all')
+      .option(
+        '--dry-run',
+        'only show the plan: each module, disk, memory, and on a CUDA device the time; --pack may then be a list, or all',
+      )
       .option('--tp <ranks>', 'with --dry-run --pack: number of tensor-parallel ranks', integer('--tp', 1))
-      .option('--timed', 'with --dry-run: quantize one block and estimate the time of all'),
+      .option('--timed', 'with --dry-run: tell the time on any device; some blocks are quantized for it'),
   ).action(async (model: string, flags: QuantizeFlags) => {
     if (!flags.stream) return quantize(model, flags, run);
     const { streaming } = await import('./stream.js');

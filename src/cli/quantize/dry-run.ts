@@ -1,4 +1,4 @@
-import { SourceCheckpoint } from '../../../formats/canonical/source.js';
+import type { SourceCheckpoint } from '../../../formats/canonical/source.js';
 import type { SavedStatistics } from '../../../formats/statistics/read.js';
 import { LpqError } from '../../core/error.js';
 import { printGranularity } from '../../core/granularity.js';
@@ -9,17 +9,14 @@ import { bitsPerWeight } from '../../quantize/grid.js';
 import { linearsToQuantize, plannedModules } from '../../quantize/plan.js';
 import { beyondPlan, isPlan, openOrPlan } from '../../quantize/planned-source.js';
 import { requireGroupSizes, schemeOf } from '../../quantize/rules.js';
-import { timeBlock } from '../../quantize/trial.js';
-import { freeBytes, type Needs, needsLine } from '../options/preflight.js';
+import { freeBytes, needsLine } from '../options/preflight.js';
 import { type Column, columnOf, matrixRows, printMatrix, targetNames } from '../pack/target-matrix.js';
-import { openRuntimes, type Run } from '../run.js';
+import type { Run } from '../run.js';
 import { table } from '../terminal/table.js';
-import { calibrate } from './calibration.js';
-import { deviceFor } from './method.js';
 import { methodOf } from './methods.js';
-import { extraSeconds, needsOf, plannedSeconds } from './needs.js';
 import type { QuantizeFlags, QuantizeOptions } from './options.js';
 import { schemesFrom } from './schemes.js';
+import { timedNeeds } from './timed-needs.js';
 
 /** What a run would do with one linear. */
 interface PlannedModule {
@@ -134,42 +131,6 @@ function targetColumns(source: SourceCheckpoint, options: QuantizeOptions, given
   });
   const planned = { dir: options.source, config: source.config, modules };
   return targetNames(given).map((target) => columnOf(target, () => previewDecisions(planned, target, ranks)));
-}
-
-/** What a run will take; with --timed also how long, from one block that is quantized. */
-async function timedNeeds(
-  options: QuantizeOptions,
-  flags: QuantizeFlags,
-  statistics: SavedStatistics | undefined,
-  run: Run,
-): Promise<Needs> {
-  if (!flags.timed) return needsOf(options, false);
-  const rts = openRuntimes(run, deviceFor(options.settings, flags));
-  const needs = await needsOf(options, rts[0]?.device !== 'cpu');
-  const { solveBlock, ...quantizer } = await methodOf(options.settings).quantizer(options.settings);
-  const planned = await plannedSeconds(options, rts);
-  if (planned !== undefined) return planned > 0 ? { ...needs, seconds: planned } : needs;
-  const started = performance.now();
-  const calibration = quantizer.statistics && !statistics ? await calibrate(options, run) : undefined;
-  const before = (performance.now() - started) / 1000;
-  const source = SourceCheckpoint.open(options.source);
-  try {
-    const request = {
-      ...schemesFrom(options.settings, options.rules),
-      quantizer,
-      calibration,
-      ...(statistics && { statistics }),
-    };
-    const { block, blockSeconds, seconds } = await timeBlock(rts, source, request, () => run.interrupt.check());
-    const timed = { ...needs, block: { index: block, seconds: blockSeconds } };
-    const extra = await extraSeconds(options, rts);
-    // The products of training are known, and not what comes between them.
-    return extra === undefined
-      ? { ...timed, seconds: before + seconds }
-      : { ...timed, leastSeconds: before + seconds + extra };
-  } finally {
-    source.close();
-  }
 }
 
 /** What a plan without weights does not know. */

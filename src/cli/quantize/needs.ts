@@ -8,7 +8,7 @@ import { type CalibrationSize, memoryOf, outputBytes } from '../../quantize/esti
 import { operationsOf, rateOf } from '../../quantize/estimate-time.js';
 import type { ExtraNeeds } from '../../quantize/method.js';
 import { planQuantization } from '../../quantize/plan.js';
-import { isPlan, openOrPlan } from '../../quantize/planned-source.js';
+import { openOrPlan } from '../../quantize/planned-source.js';
 import { SourceView } from '../../quantize/source-view.js';
 import type { Needs } from '../options/preflight.js';
 import { methodOf } from './methods.js';
@@ -65,29 +65,14 @@ async function calibrationOf({
 }
 
 /** Floating-point operations of a run. */
-async function operationsIn(options: QuantizeOptions): Promise<{ operations: number; plan: boolean }> {
+async function operationsIn(options: QuantizeOptions): Promise<number> {
   const source = openOrPlan(options.source);
   try {
     const { mtp } = options.settings;
     const { blocks, predictions } = planSource(source);
     const plans = mtp ? [...blocks, ...predictions] : blocks;
     const extra = (await extraOf(source, options))?.operations ?? 0;
-    const operations = extra + operationsOf(openBlocks(source, mtp), plans, await calibrationOf(options));
-    return { operations, plan: isPlan(source) };
-  } finally {
-    source.close();
-  }
-}
-
-/** Seconds of what the method does beside solving feeds, at least; undefined: it does nothing more. */
-export async function extraSeconds(
-  options: QuantizeOptions,
-  rts: readonly NativeRuntime[],
-): Promise<number | undefined> {
-  const source = openOrPlan(options.source);
-  try {
-    const { operations = 0 } = (await extraOf(source, options)) ?? {};
-    return operations > 0 ? secondsOf(operations, rts) : undefined;
+    return extra + operationsOf(openBlocks(source, mtp), plans, await calibrationOf(options));
   } finally {
     source.close();
   }
@@ -97,21 +82,15 @@ export async function extraSeconds(
 const secondsOf = async (operations: number, rts: readonly NativeRuntime[]) =>
   operations / (await rateOf(rts[0] as NativeRuntime)) / rts.length;
 
-/** Seconds of a run whose source has no weights yet; undefined for any other. */
-export async function plannedSeconds(
+/** Seconds that the multiplications of a run take, and so the run at least; undefined for a short one, unless `any` is wanted, and for none. */
+export async function leastSeconds(
   options: QuantizeOptions,
   rts: readonly NativeRuntime[],
+  any = false,
 ): Promise<number | undefined> {
-  const { operations, plan } = await operationsIn(options);
-  return plan ? secondsOf(operations, rts) : undefined;
-}
-
-/** Seconds that the multiplications of a long run take, and so the run at least; undefined for a short one. */
-async function leastSeconds(options: QuantizeOptions, rts: readonly NativeRuntime[]): Promise<number | undefined> {
   if (options.redo) return undefined;
-  const { operations } = await operationsIn(options);
-  const share = operations / (options.shard?.count ?? 1);
-  return share < WORTH_TIMING ? undefined : secondsOf(share, rts);
+  const share = (await operationsIn(options)) / (options.shard?.count ?? 1);
+  return share <= (any ? 0 : WORTH_TIMING) ? undefined : secondsOf(share, rts);
 }
 
 /** What a run is about to take, and of a long one how long at least. */

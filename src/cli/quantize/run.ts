@@ -134,7 +134,7 @@ export async function quantizeInto(
 }
 
 /** What is decided about the whole model before its weights are solved. */
-async function decisions(
+export async function decisions(
   source: SourceCheckpoint,
   request: Pick<QuantizeRequest, 'scheme' | 'rules' | 'lmHead'>,
   work: Parameters<typeof prepared>[2],
@@ -173,7 +173,7 @@ function tellOfIdle(modules: readonly ModuleLine[], run: Run): void {
 }
 
 /** What solves: from the codes of an earlier checkpoint, where training begins with one. */
-async function starting({ begun, source, settings, rules }: QuantizeOptions, solver: Quantizer) {
+export async function starting({ begun, source, settings, rules }: QuantizeOptions, solver: Quantizer) {
   if (begun === undefined) return { quantizer: solver, close: () => {} };
   const { schemesFrom } = await import('./schemes.js');
   const { beginning } = await import('./begun.js');

@@ -30,12 +30,17 @@ export function madeFloats(block: Block): number {
 
 /**
  * Operations of training scales, at the least: a step takes the quantized model forward and back (twice as much), and forward again but for
- * blocks that are kept; a look the quantized one alone. The unquantized model is not in it, since its batches may be few, nor attention.
+ * blocks that are kept in `room` bytes; a look the quantized one alone. The unquantized model is not in it, since its batches may be few, nor attention.
  */
-export function scaleOperations({ blocks, head }: ModelGraph, { blocks: plans }: ModelPlan, steps: number): number {
+export function scaleOperations(
+  { blocks, head }: ModelGraph,
+  { blocks: plans }: ModelPlan,
+  steps: number,
+  room = ON_HOST.kept,
+): number {
   const own = blocks.filter(({ predicts }) => !predicts);
   const inside = own.reduce((sum, block) => sum + blockOperations(block, plans[block.index]), 0);
-  const kept = keptBlocks(own, { blocks: plans }, STEP_TOKENS, ON_HOST.kept).blocks;
+  const kept = keptBlocks(own, { blocks: plans }, STEP_TOKENS, room).blocks;
   const again = own
     .filter((block) => !kept.has(block))
     .reduce((sum, block) => sum + blockOperations(block, plans[block.index]), 0);

@@ -10,6 +10,11 @@ export function heldBytes({ graph, plan }: Pick<ModelTask, 'graph' | 'plan'>, to
   return 4 * tokens * (graph.stream + plan.head.k);
 }
 
+/** How many batches of so many tokens go through the unquantized model at once. */
+export function batchesAtOnce(task: Pick<ModelTask, 'rt' | 'graph' | 'plan'>, tokens: number): number {
+  return Math.max(1, Math.floor(sizesOf(task.rt).atOnce / heldBytes(task, tokens)));
+}
+
 /** What the unquantized model's head reads of batches, f32 [T,K] each. The caller disposes of them. */
 export async function teach(
   { rt, graph, source }: ModelTask,
@@ -44,9 +49,9 @@ export class Teacher {
     private readonly order: readonly TokenBatch[],
     tokens: number,
   ) {
-    const { held, atOnce } = sizesOf(task.rt);
+    const { held } = sizesOf(task.rt);
     this.room = Math.floor(held / (4 * tokens * task.plan.head.k));
-    this.atOnce = Math.max(1, Math.floor(atOnce / heldBytes(task, tokens)));
+    this.atOnce = batchesAtOnce(task, tokens);
   }
 
   /** Of the batch of a step, f32 [T,K]; the teacher's, until the next call. Steps come in order, from any one on. */

@@ -29,7 +29,7 @@ const PHASES: readonly (readonly [command: string, args: readonly string[], told
     [model, '-o', at('stopped'), ...RTN, '--no-eval', '--resume'],
     [/checking finished blocks, block, \d of \d/],
   ],
-  ['quantize', [model, '-o', at('timed'), ...RTN, '--dry-run', '--timed'], [/quantizing block 1 to time it/]],
+  ['quantize', [model, '-o', at('timed'), ...RTN, '--dry-run', '--timed'], [/quantizing block \d to time it/]],
   ['pack', [at('quantized'), '--target', 'sm90', '-o', at('repacked'), ...CPU], [/pack .*%/, /waiting for the disk/]],
   ['pack', [at('foreign'), '--target', 'gguf', '-o', at('gguf'), ...CPU], [/read .*%/, /hashing .*, \d+ of \d+/]],
   ['merge', [at('parts')], [/merge .*%/, /waiting for the disk/]],

@@ -22,7 +22,7 @@ test('no steps, no training', () => {
   assert.deepEqual(tuneOptions({ tune: 7, seed: 3 }), { ...TUNE_DEFAULTS, steps: 7, seed: 3 });
 });
 
-test('--tune alone takes 200 steps; the least time of training is foretold; rounding to the nearest reads a text if it is trained', () => {
+test('--tune alone takes 200 steps; the time of training is foretold; rounding to the nearest reads a text if it is trained', () => {
   const model = path.join(root, 'share', 'tiny-llama');
   const run = (...options: string[]) =>
     spawnSync(
@@ -36,7 +36,7 @@ test('--tune alone takes 200 steps; the least time of training is foretold; roun
   assert.match(run('--tune', '--print-recipe').stdout, /^tune: 200$/m);
   const text = ['--calib', path.join(root, 'test', 'fixtures', 'text.txt'), '--samples', '8', '--seq-len', '64'];
   const told = run('--dry-run', '--timed', ...text, '--tune', '20', '--tune-scales', '20').stdout;
-  assert.match(told, /^.*about .* of memory, about .* or more, block 0 took/m);
+  assert.match(told, /^.*about .* of memory, about [^,]*, block \d took/m);
   const calibrated = ['--method', 'rtn', '--calib', 'x.txt', '--print-recipe'];
   assert.match(run(...calibrated).stderr, /--calib has no effect with --method rtn/);
   assert.match(run(...calibrated, '--tune', '5').stdout, /^tune: 5$/m);
