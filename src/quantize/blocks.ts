@@ -15,6 +15,7 @@ import {
   shareOut,
   together,
 } from './lanes.js';
+import { linearsOf } from './linears.js';
 import { clipOf } from './measures.js';
 import { type BlockMemory, roomFor } from './memory-plan.js';
 import type { Quantizer } from './quantizer.js';
@@ -67,17 +68,24 @@ export function quantizeBlock(
   });
 }
 
+/** Whether a method solves a block whole (quantizeWholeBlock()), and not feed by feed. */
+export function solvedWhole({ quantizer, schemes }: BlockContext, block: Block): boolean {
+  return quantizer.solveBlock !== undefined && linearsOf(block).some(({ name }) => schemes.has(name));
+}
+
 /**
- * Takes the streams through a block whose quantized weights are in every lane's `current` already, exactly as
- * quantizeBlock() would have, sweep by sweep.
+ * Takes the streams through a block whose quantized weights are in every lane's `current` already, exactly as the run that
+ * solved it: where a device's stream waits between two stages it is rounded (shelf.ts), so it waits where it waited then.
  */
 export async function replayBlock(
   context: BlockContext,
   block: Block,
   lanes: readonly Lane[],
   walk: Walk,
+  whole: boolean,
 ): Promise<void> {
-  await walkBlock(context, block, lanes, walk, undefined);
+  const schemes = whole ? new Map<string, QuantScheme>() : context.schemes;
+  await walkBlock({ ...context, schemes }, block, lanes, walk, undefined);
 }
 
 type Solve = (

@@ -5,13 +5,12 @@ import { planSource } from '../model/graph.js';
 import type { BlockPlan } from '../model/plan.js';
 import type { Block, BlockWeights, ModelGraph } from '../model/program.js';
 import { disposeWeights, loadWeights } from '../model/weights.js';
-import { type BlockContext, quantizeBlock, replayBlock, type Walk } from './blocks.js';
+import { type BlockContext, quantizeBlock, replayBlock, solvedWhole, type Walk } from './blocks.js';
 import { calibratedStreams, disposeStreams, headStage, ORIGINAL_SHARE } from './calibrated.js';
 import { type QuantizeEvents, timed } from './events.js';
 import { quantizeFromStatistics } from './from-statistics.js';
 import type { BlockKey } from './journal.js';
 import type { Lane } from './lanes.js';
-import { linearsOf } from './linears.js';
 import { type BlockMemory, blockMemory, mayPrefetch } from './memory-plan.js';
 import type { Finished } from './progress.js';
 import type { KeptModules } from './redo.js';
@@ -103,7 +102,7 @@ export async function quantizeModel(
           if (kept) made.push(...placed(lanes, (rt) => kept.weights(rt, block)));
           if (progress.has(key)) {
             made.push(...placed(lanes, (rt) => progress.replayed(rt, block, context.schemes)));
-            await replayBlock(context, block, lanes, walk);
+            await replayBlock(context, block, lanes, walk, !head && solvedWhole(context, block));
           } else made.push(...(await (head ? quantizeBlock : solveWhole)(context, block, lanes, walk)));
         } finally {
           behind.made.push(...made);
@@ -120,13 +119,13 @@ export async function quantizeModel(
 }
 
 /** How a block of the model is solved: whole, where the method does so and there is something to solve, or feed by feed. */
-function wholeBlocks({ quantizer, schemes }: BlockContext, source: SourceView): typeof quantizeBlock {
+function wholeBlocks({ quantizer }: BlockContext, source: SourceView): typeof quantizeBlock {
   if (!quantizer.solveBlock) return quantizeBlock;
   const solve = quantizer.solveBlock.bind(quantizer);
   const { blocks, predictions } = planSource(source);
   const plans = [...blocks, ...predictions];
   return (context, block, lanes, walk) =>
-    linearsOf(block).some(({ name }) => schemes.has(name))
+    solvedWhole(context, block)
       ? quantizeWholeBlock(context, solve, plans[block.index] as BlockPlan, block, lanes, walk)
       : quantizeBlock(context, block, lanes, walk);
 }
