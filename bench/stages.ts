@@ -1,7 +1,8 @@
 import { median } from './kernels/time.js';
 
-/** Where the time of a quantization goes, in the order of the work. */
+/** Where the time of a quantization goes, in the order of the work; prepare: what a method decides of the whole model before. */
 export const STAGES = [
+  'prepare',
   'read',
   'forward',
   'hessian',

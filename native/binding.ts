@@ -37,6 +37,19 @@ interface Addon {
   ): void;
   /** Words of eight 4-bit codes times scales of groups of them, (code - 8) * scale, as out f32; likewise. */
   decodeInt4(words: Int32Array, scales: Float32Array, group: number, out: Tensor, threads: number): void;
+  /** to[i, j] = from[rows[i], columns[j]] of matrices [R, C] or [R] of any dtype, on so many threads; undefined: as they are. */
+  permuteMatrix(
+    from: Tensor,
+    to: Tensor,
+    rows: Int32Array | undefined,
+    columns: Int32Array | undefined,
+    threads: number,
+  ): void;
+  /**
+   * to[i, j] = from[i, j] * 2^(rows[i] + columns[j]) of f32, bf16, f16 [R, C] or [R], on so many threads. f16 rounds what falls below 2^-14.
+   * Returns the place of the first element that leaves the type's range, -1 where none does.
+   */
+  raiseMatrix(from: Tensor, to: Tensor, rows: Int32Array, columns: Int32Array, threads: number): number;
   MappedFile: new (path: string) => MappedFile;
   /** Throws LPQ_NATIVE_OP where Node shows no OpenSSL. */
   Sha256: new () => Sha256;

@@ -88,6 +88,8 @@ static Napi::Object init(Napi::Env env, Napi::Object exports) {
   exports.Set("decodeMxfp4", Napi::Function::New(env, decode_mxfp4_js));
   exports.Set("decodeFp8", Napi::Function::New(env, decode_fp8_js));
   exports.Set("decodeInt4", Napi::Function::New(env, decode_int4_js));
+  exports.Set("permuteMatrix", Napi::Function::New(env, permute_matrix_js));
+  exports.Set("raiseMatrix", Napi::Function::New(env, raise_matrix_js));
   exports.Set("lostFile", Napi::Function::New(env, lost_file_js));
   exports.Set("isa", Napi::Function::New(env, isa_js));
   return exports;

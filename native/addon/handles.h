@@ -130,6 +130,8 @@ Napi::Value not_finite_js(const Napi::CallbackInfo& info);
 Napi::Value decode_mxfp4_js(const Napi::CallbackInfo& info);
 Napi::Value decode_fp8_js(const Napi::CallbackInfo& info);
 Napi::Value decode_int4_js(const Napi::CallbackInfo& info);
+Napi::Value permute_matrix_js(const Napi::CallbackInfo& info);
+Napi::Value raise_matrix_js(const Napi::CallbackInfo& info);
 Napi::Value lost_file_js(const Napi::CallbackInfo& info);
 
 struct Classes {

@@ -5,11 +5,9 @@
 #include <bit>
 #include <cmath>
 #include <limits>
-#include <system_error>
-#include <thread>
-#include <vector>
 
 #include "addon/handles.h"
+#include "addon/parts.h"
 #include "lpq/checks.h"
 
 namespace lpq::addon {
@@ -32,23 +30,6 @@ const std::array<uint16_t, 256 * 16>& patterns() {
     return made;
   }();
   return table;
-}
-
-// Parts of [0, count) on so many threads, cut at multiples of `unit`.
-template <class Part>
-void in_parts(int64_t count, int64_t unit, int64_t threads, const Part& part) {
-  const int64_t units = (count + unit - 1) / unit, parts = std::min(threads, units);
-  const auto own = [&](int64_t i) { part(i * units / parts * unit, std::min(count, (i + 1) * units / parts * unit)); };
-  std::vector<std::thread> others;
-  for (int64_t i = 1; i < parts; ++i) {
-    try {
-      others.emplace_back(own, i);
-    } catch (const std::system_error&) {
-      own(i);  // no thread to be had
-    }
-  }
-  if (parts > 0) own(0);
-  for (std::thread& other : others) other.join();
 }
 
 // Numbers of e4m3; the patterns with all exponent and fraction bits set are NaN.

@@ -1,4 +1,4 @@
-import { allocate, type Tensor, typed } from '../../native/binding.js';
+import { addon, allocate, type Tensor, threadCount } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
 import type { FoldSite } from './fold-axes.js';
 import { expertSource } from './fused-experts.js';
@@ -98,57 +98,25 @@ export function scaleRewrite(
   };
 }
 
+/** Dtypes of which raised() knows the elements. */
+const SCALED: readonly Tensor['dtype'][] = ['f32', 'bf16', 'f16'];
+
 function raised(name: string, tensor: Tensor, rows: Int32Array, columns: Int32Array): Tensor {
-  const made = allocate(tensor.dtype, tensor.shape);
-  const [from, to] = [typed<Float32Array | Uint16Array>(tensor), typed<Float32Array | Uint16Array>(made)];
-  const multiply = MULTIPLY[tensor.dtype];
-  if (!multiply)
+  if (!SCALED.includes(tensor.dtype))
     throw new LpqError('LPQ_DTYPE', `channels of '${name}' cannot be scaled`, {
       got: tensor.dtype,
-      expected: Object.keys(MULTIPLY).join(', '),
+      expected: SCALED.join(', '),
     });
-  const width = columns.length;
-  for (let r = 0; r < rows.length; r++)
-    for (let c = 0; c < width; c++) {
-      const result = multiply(from[r * width + c] as number, (rows[r] as number) + (columns[c] as number));
-      if (result === undefined)
-        throw new LpqError('LPQ_MODULE_NUMERICS', `'${name}' leaves the range of ${tensor.dtype} when scaled`, {
-          got: `row ${r}, column ${c}, 2^${(rows[r] as number) + (columns[c] as number)}`,
-          hint: 'Use --act-scale 0.',
-        });
-      to[r * width + c] = result;
-    }
-  return made;
+  const made = allocate(tensor.dtype, tensor.shape);
+  const bad = addon().raiseMatrix(tensor, made, rows, columns, threadCount());
+  if (bad < 0) return made;
+  made.dispose();
+  const [row, column] = [Math.floor(bad / columns.length), bad % columns.length];
+  throw new LpqError('LPQ_MODULE_NUMERICS', `'${name}' leaves the range of ${tensor.dtype} when scaled`, {
+    got: `row ${row}, column ${column}, 2^${(rows[row] as number) + (columns[column] as number)}`,
+    hint: 'Use --act-scale 0.',
+  });
 }
-
-/** An element as typed() gives it times 2^power; undefined where that is out of range. */
-const MULTIPLY: Partial<Record<Tensor['dtype'], (element: number, power: number) => number | undefined>> = {
-  f32(value, power) {
-    const result = value * 2 ** power;
-    return Number.isFinite(value) && Math.fround(result) !== result ? undefined : result;
-  },
-  bf16(bits, power) {
-    const exponent = (bits >> 7) & 255;
-    if (power === 0 || exponent === 255 || (bits & 0x7fff) === 0) return bits;
-    const moved = exponent + power;
-    return exponent === 0 || moved <= 0 || moved >= 255 ? undefined : (bits & 0x807f) | (moved << 7);
-  },
-  f16(bits, power) {
-    const exponent = (bits >> 10) & 31;
-    if (power === 0 || exponent === 31 || (bits & 0x7fff) === 0) return bits;
-    const sign = bits & 0x8000;
-    const size = (exponent === 0 ? bits & 1023 : 1024 + (bits & 1023)) * 2 ** (Math.max(exponent, 1) - 25 + power);
-    if (size > 65504) return undefined;
-    if (size >= 2 ** -14) {
-      const top = Math.floor(Math.log2(size));
-      return sign | ((top + 15) << 10) | (size * 2 ** (10 - top) - 1024);
-    }
-    const units = size * 2 ** 24;
-    const low = Math.floor(units);
-    const rest = units - low;
-    return sign | (rest > 0.5 || (rest === 0.5 && low % 2 === 1) ? low + 1 : low);
-  },
-};
 
 /** A source whose tensors pass through a rewrite; what it rewrites must be in floats. */
 export function rewrittenSource(source: WeightSource, rewrite: TensorRewrite): WeightSource {
@@ -170,29 +138,8 @@ export function rewrittenSource(source: WeightSource, rewrite: TensorRewrite): W
 
 /** Rows and columns of a tensor [R], [R, C] in another order: index i takes what was at map[i]. The bytes stay the same. */
 export function permuted(tensor: Tensor, rows: Int32Array | undefined, columns: Int32Array | undefined): Tensor {
-  const [count = 1, width = 1] = tensor.shape as [number, number?];
-  const size = tensor.byteLength / (count * width);
   const made = allocate(tensor.dtype, tensor.shape);
-  const from = tensor.bytes();
-  const to = made.bytes();
-  const line = width * size;
-  // An element is one word, or two of 32 bits (f64).
-  const Words = size === 2 ? Uint16Array : size % 4 === 0 ? Uint32Array : Uint8Array;
-  const words = size / Words.BYTES_PER_ELEMENT;
-  const row = new Uint8Array(line);
-  const [source, target] = [new Words(row.buffer), new Words(width * words)];
-  for (let r = 0; r < count; r++) {
-    const at = (rows ? (rows[r] as number) : r) * line;
-    if (!columns) {
-      to.set(from.subarray(at, at + line), r * line);
-      continue;
-    }
-    row.set(from.subarray(at, at + line));
-    for (let c = 0; c < width; c++)
-      for (let word = 0; word < words; word++)
-        target[c * words + word] = source[(columns[c] as number) * words + word] as number;
-    to.set(new Uint8Array(target.buffer), r * line);
-  }
+  addon().permuteMatrix(tensor, made, rows, columns, threadCount());
   return made;
 }
 

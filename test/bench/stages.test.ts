@@ -43,6 +43,7 @@ test('operations count for the stage they work for', () => {
     1536,
   );
   assert.deepEqual(stages, {
+    prepare: 0,
     read: 0.5,
     forward: 3,
     hessian: 4,

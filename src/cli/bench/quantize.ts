@@ -171,9 +171,11 @@ export async function measure(job: Job, rts: readonly NativeRuntime[], run: Run)
   const { checkpoint, output, settings, calibration } = job;
   const quantizer = await methodOf(settings).quantizer(settings);
   const request = { source: checkpoint.dir, ...schemesFrom(settings, []), lmHead: settings.lmHead };
+  const started = performance.now();
   const source = SourceCheckpoint.open(checkpoint.dir);
   const work = { settings, quantizer, calibration };
   const more = await prepared(source, request, work, rts, run).finally(() => source.close());
+  const prepare = (performance.now() - started) / 1000;
   let task: ReturnType<typeof run.report.task> | undefined;
   let [done, stage] = [0, ''];
   const measured = await measureQuantization(
@@ -206,7 +208,8 @@ export async function measure(job: Job, rts: readonly NativeRuntime[], run: Run)
     (directory) => run.interrupt.cleanup(() => directory.abortSync()),
   );
   task?.end();
-  return measured;
+  const { seconds, stages } = measured;
+  return { ...measured, seconds: prepare + seconds, stages: { ...stages, prepare } };
 }
 
 interface Finished extends Job {
@@ -231,7 +234,7 @@ async function report(finished: Finished, run: Run): Promise<void> {
   const sha256 = await weightsHash(output);
   if (!kept) await rm(output, { recursive: true, force: true });
   const { summary, seconds, stages, overlap, blockSeconds, operations, peak } = measured;
-  const estimate = estimateWhole(seconds, blockSeconds, shape.blocks);
+  const estimate = wholeOf(estimateWhole(seconds - stages.prepare, blockSeconds, shape.blocks), finished);
   const errors = summary.modules.map((line) => line.relativeError).filter((error) => error !== null);
   const data = {
     command: 'bench quantize',
@@ -268,6 +271,11 @@ async function report(finished: Finished, run: Run): Promise<void> {
     operations,
   };
   run.report.result(data, text(finished, outputBytes, estimate));
+}
+
+/** With what is decided before, of all blocks. */
+function wholeOf(of: BlockEstimate | null, { shape, blocks, measured }: Finished): BlockEstimate | null {
+  return of && { ...of, seconds: of.seconds + (measured.stages.prepare * shape.blocks) / blocks };
 }
 
 /** Where a benchmark ran. */

@@ -327,7 +327,7 @@ class Comparison {
  public:
   // The product of gate and up with its gate in one launch beside two: µs.
   void gates(const Shape& s) {
-    const int64_t nb = s.n / 32, kb = s.k / 128;
+    const int64_t nb = (s.n + 31) / 32, kb = (s.k + 127) / 128;
     const Tensor weights = noise(DType::u8, {s.experts, nb, kb, 2048}),
                  scales = noise(DType::f16, {s.experts, nb, kb, 32});
     Params packed = ops::type_params(ops::type_named("u4"));
