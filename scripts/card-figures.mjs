@@ -5,13 +5,13 @@ import {
   deviceOf,
   largest,
   memoryOf,
+  PART,
   perplexityOf,
   secondsOf,
+  WHOLE,
   wholeSeconds,
 } from './peer-cells.mjs';
 
-/** From the one that tells most to the one that tells least. */
-const LARGE = ['llama-8b', 'llama-8b-four-blocks', 'llama-8b-two-blocks'];
 const SMALL = [
   ['smollm2', 'SmolLM2-135M'],
   ['tiny-llama', 'a trained Llama of 4 blocks (share/tiny-llama)'],
@@ -30,13 +30,13 @@ const MARGIN = 1.01;
 function howOf({ blocks, of, extrapolatedFrom }) {
   if (of === undefined) return 'measured';
   if (extrapolatedFrom) return `from ${extrapolatedFrom.join(' and ')} of ${of} blocks, on a line`;
-  return `from ${blocks} of ${of} blocks, times ${of / blocks}`;
+  return `of ${blocks} of ${of} blocks`;
 }
 
 /** Time, memory and price of a model of 8B. */
 function large(found) {
   const rows = found.tools.flatMap(([tool, label]) => {
-    const cell = largest(found, LARGE, 4, tool);
+    const cell = largest(found, WHOLE, 4, tool);
     if (!cell) return [];
     if (cell.failed) return [`| ${label} | fails | | | | |`];
     const seconds = wholeSeconds(cell).toFixed(0);
@@ -52,6 +52,19 @@ function large(found) {
     '|-|-|-|-|-|-|',
     ...rows,
   ];
+}
+
+/** Whole processes over two of its blocks. */
+function part(found) {
+  const rows = found.tools.flatMap(([tool, label]) => {
+    const cell = found.cell(PART, 4, tool);
+    if (!cell) return [];
+    if (cell.failed) return [`| ${label} | fails | | |`];
+    return [`| ${[label, cell.seconds.toFixed(1), deviceOf(cell), memoryOf(cell)].join(' | ')} |`];
+  });
+  if (rows.length === 0) return [];
+  const title = '**Two blocks of it**, whole processes with imports and what each compiles';
+  return ['', title, '', '| | s | GB of the card | GB of the host |', '|-|-|-|-|', ...rows];
 }
 
 /** Time and perplexity of a model with a text. */
@@ -80,7 +93,11 @@ function small(found, model, title) {
 
 /** What the cells of two tools are compared by: a name, the figure, how it is shown. */
 const MEASURES = [
-  ['takes', wholeSeconds, (cell) => `${wholeSeconds(cell).toFixed(0)} s`],
+  [
+    'takes',
+    (cell) => (cell.extrapolatedFrom ? wholeSeconds(cell) : cell.seconds),
+    (cell) => `${(cell.extrapolatedFrom ? wholeSeconds(cell) : cell.seconds).toFixed(0)} s`,
+  ],
   ['takes', ({ deviceBytes }) => deviceBytes, (cell) => `${deviceOf(cell)} GB of the card`],
   [
     'has a perplexity of',
@@ -91,7 +108,11 @@ const MEASURES = [
 
 /** A sentence for each figure in which another tool is better than lpq. */
 function losses(found) {
-  const models = [['the 8B model', LARGE], ...SMALL.map(([model, title]) => [title.replace(/ \(.*/, ''), [model]])];
+  const models = [
+    ['the 8B model', WHOLE],
+    ['two blocks of it', [PART]],
+    ...SMALL.map(([model, title]) => [title.replace(/ \(.*/, ''), [model]]),
+  ];
   const pairs = RIVALS.flatMap(([own, others]) => own.flatMap((one) => others.map((other) => [one, other])));
   return models.flatMap(([title, names]) =>
     WIDTHS.flatMap((bits) =>
@@ -126,6 +147,7 @@ export function cardFigures(found) {
     ...found.versions.map((version) => `- ${version}`),
     ...(found.without ? ['', `Left out: ${found.without}.`] : []),
     ...large(found),
+    ...part(found),
     ...SMALL.flatMap(([model, title]) => small(found, model, title)),
     ...(lost.length > 0 ? ['', '**Where lpq loses on the card**', '', ...lost] : []),
   ];

@@ -82,6 +82,11 @@ export const wholeSeconds = ({ seconds, extrapolatedSeconds } = {}) => extrapola
 export const costOf = (cell) =>
   wholeSeconds(cell) === undefined ? '' : `$${((wholeSeconds(cell) * DOLLARS_AN_HOUR) / 3600).toFixed(2)}`;
 
+/** The 8B model of a card, from the cell that tells most of the whole to the one that tells least. */
+export const WHOLE = ['llama-8b', 'llama-8b-four-blocks'];
+/** Two of its blocks: the seconds of the processes. Sixteen times as many would count what comes once sixteen times. */
+export const PART = 'llama-8b-two-blocks';
+
 /** Of a model of many blocks, the first cell that has seconds, of those from the whole to the fewest blocks; else one that failed. */
 export function largest(of, models, bits, tool) {
   const cells = models.map((model) => of.cell(model, bits, tool));

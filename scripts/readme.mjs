@@ -8,9 +8,11 @@ import {
   deviceOf,
   largest,
   memoryOf,
+  PART,
   peers,
   perplexityOf,
   secondsOf,
+  WHOLE,
   wholeSeconds,
 } from './peer-cells.mjs';
 
@@ -98,22 +100,24 @@ function peerRows() {
   ];
 }
 
-/** One row: the 8B model of a card. */
+/** A row for what solves and one for what trains: the 8B model of a card, whole where each tool has that, else two of its blocks. */
 export function cardRows(found) {
-  const of = (tool) => found && largest(found, ['llama-8b', 'llama-8b-four-blocks', 'llama-8b-two-blocks'], 4, tool);
-  const shown = (cell) =>
-    `${wholeSeconds(cell).toFixed(0)} s${cell.of === undefined ? '' : ' (extrapolated)'}, ${deviceOf(cell)} GB, ${costOf(cell)}`;
+  const whole = (tool) => found && largest(found, WHOLE, 4, tool);
+  const part = (tool) => found?.cell(PART, 4, tool);
   const row = (what, own, others) => {
+    const all = [own, ...others].every((tool) => whole(tool) || !part(tool));
+    const of = all ? whole : part;
     const mine = of(own);
     if (!mine || mine.failed) return [];
+    const seconds = (cell) =>
+      cell.extrapolatedFrom ? `${wholeSeconds(cell).toFixed(0)} s (extrapolated)` : `${cell.seconds.toFixed(0)} s`;
+    const shown = (cell) => [seconds(cell), `${deviceOf(cell)} GB`, ...(all ? [costOf(cell)] : [])].join(', ');
     const rest = others.flatMap((tool) => {
       const cell = of(tool);
       return cell ? [`${found.label(tool)} ${cell.failed ? 'fails' : shown(cell)}`] : [];
     });
-    const cells = [
-      `${what} of the shape of Llama-3-8B, 4 bits, at $${DOLLARS_AN_HOUR.toFixed(2)} an hour`,
-      shown(mine),
-    ];
+    const price = all ? `, at $${DOLLARS_AN_HOUR.toFixed(2)} an hour` : '';
+    const cells = [`${what} of ${all ? '' : 'two blocks of '}the shape of Llama-3-8B, 4 bits${price}`, shown(mine)];
     return [`| ${[...cells, rest.join('; '), found.machine.gpu, `[file](bench/results/${found.file})`].join(' | ')} |`];
   };
   return [
