@@ -83,7 +83,7 @@ async function benchQuantize(flags: BenchFlags, run: Run): Promise<void> {
     if (flags.stream) stream = await streamed(shape, place, flags.threads, run);
     const checkpoint = stream ? { ...stream, seconds: undefined } : await synthesize(shape, place, flags.threads, run);
     const output = kept ?? path.join(work.dir, `output-${process.pid}`);
-    const discard = stream !== undefined && kept === undefined && settings.tuneScales === 0;
+    const discard = stream !== undefined && kept === undefined && !settings.tuneScales;
     const measured = await measure({ checkpoint, output, settings, calibration, discard }, rts, run);
     const what = { shape, blocks, vocab, settings, calibration, checkpoint, output, discard, measured, rts };
     await report({ ...what, kept: kept !== undefined, made: stream?.made() }, run);
