@@ -145,6 +145,7 @@ export function cardFigures(found) {
     'once on a machine is not counted; what AutoRound compiles for a model is. Memory is that of the blocks that were run.',
     '',
     ...found.versions.map((version) => `- ${version}`),
+    ...(found.also ? ['', found.also] : []),
     ...(found.without ? ['', `Left out: ${found.without}.`] : []),
     ...large(found),
     ...part(found),

@@ -41,6 +41,8 @@ export function found(file, data) {
     file,
     machine: data.machine,
     without: data.without,
+    /** What of it ran elsewhere. */
+    also: data.also,
     /** Whether every cell ran forwards and backwards. */
     bothOrders: data.cells.every(({ rounds, failed }) => failed || Object.keys(rounds).length > 1),
     versions: [...new Set(data.cells.map(({ version }) => version).filter(Boolean))],

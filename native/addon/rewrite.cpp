@@ -1,7 +1,6 @@
 // Matrices of a checkpoint on their way out of it (src/model/folded.ts), on several threads: rows and columns in
 // another order, channels times powers of two.
 #include <atomic>
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstring>

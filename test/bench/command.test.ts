@@ -89,6 +89,14 @@ test('a kept checkpoint is used again, and a kept result is what lpq quantize ma
   assert.ok(existsSync(path.join(keep, 'checkpoint', 'model.safetensors')));
 });
 
+test('what a method decides before it solves is a stage, and in the seconds', () => {
+  const { status, stderr, result } = lpq(...SMALL, '--shape', 'tiny', '--method', 'fmpq', '--group-size', '128');
+  assert.equal(status, 0, stderr);
+  const sum = Object.values(result.stages).reduce((a, b) => a + b, 0);
+  assert.ok((result.stages.prepare as number) > 0 && result.seconds > (result.stages.prepare as number));
+  assert.ok(Math.abs(sum - result.overlap - result.seconds) < 1e-6);
+});
+
 test('a streamed checkpoint gives the result of one that is there', () => {
   const [whole, streamed] = ['whole', 'streamed'].map((name) => path.join(root, `of-${name}`)) as [string, string];
   const args = [...SMALL, '--shape', 'tiny-moe', '--method', 'gptq'];

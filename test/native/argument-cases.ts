@@ -1,7 +1,7 @@
-import type { DType, NativeRuntime, OpParams } from '../../native/binding.js';
+import type { DType, OpParams } from '../../native/binding.js';
 import { laneProgram } from '../../src/verify/emulate-lanes.js';
 
-interface Given {
+export interface Given {
   readonly name: string;
   readonly dtype: DType;
   readonly shape: readonly number[];
@@ -38,7 +38,7 @@ const words = { bits: 4, modeDims: [0, 1], modeSizes: [4, 8], modeStrides: [32, 
 const pages = 'keys: u8 2,4096; keyNumbers: u8 2,512; values: u8 2,4096; valueNumbers: u8 2,512';
 const solver = 'T: f32 3,8; the matrix: f32 8,8; scale: f32 3,2; zero: f32 3,2; group: i32 8';
 
-const argumentCases: readonly ArgumentCase[] = [
+export const argumentCases: readonly ArgumentCase[] = [
   row('cast', 'x: f32 2,3', 'y: f16 2,3', {}, 'x'),
   row('zero', '', 'y: f32 2', {}, 'y'),
   row('add', 'a: f32 6; b: f32 6', 'y: f32 6', {}, 'a'),
@@ -363,40 +363,3 @@ export const trainingCases: readonly ArgumentCase[] = [
   ),
   row('tune_row_dots', 'x: f32 3,8; y: f32 3,8', 'dots: f64 3'),
 ];
-
-/** What is wrong with a call, and what the backend says: `CODE: sentence`, or nothing where it takes it. */
-export interface Refusal {
-  readonly op: string;
-  readonly wrong: 'parameter' | 'dtype' | 'shape';
-  readonly name: string;
-  readonly said: string;
-}
-
-/** Calls every operation of the table with a parameter that it does not know, and with each tensor of a wrong dtype and of a wrong shape. */
-export async function refusals(rt: NativeRuntime, cases = argumentCases): Promise<Refusal[]> {
-  const found: Refusal[] = [];
-  for (const { op, inputs, outputs, params, measures } of cases) {
-    const attempt = async (wrong: Refusal['wrong'], name: string) => {
-      const made = new Map(
-        [...inputs, ...outputs].map(({ name: each, dtype, shape }) => {
-          const bad = each === name;
-          return [
-            each,
-            rt.allocate(bad && wrong === 'dtype' ? 'u64' : dtype, bad && wrong === 'shape' ? [...shape, 2] : shape),
-          ];
-        }),
-      );
-      const of = (list: readonly Given[]) => list.map(({ name: each }) => made.get(each)!);
-      rt.enqueue(op, of(inputs), of(outputs), wrong === 'parameter' ? { ...params, nonsense: 1 } : params);
-      const said = await rt.sync().then(
-        () => '',
-        (error: unknown) => `${(error as { code?: string }).code}: ${(error as Error).message}`,
-      );
-      found.push({ op, wrong, name, said });
-    };
-    await attempt('parameter', 'nonsense');
-    for (const name of new Set([...inputs, ...outputs].map((each) => each.name)))
-      if (!measures.includes(name)) for (const wrong of ['dtype', 'shape'] as const) await attempt(wrong, name);
-  }
-  return found;
-}

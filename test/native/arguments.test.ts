@@ -3,7 +3,8 @@ import { spawnSync } from 'node:child_process';
 import { after, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { createRuntime } from '../../native/binding.js';
-import { hostCases, type Refusal, refusals, trainingCases, verifierCases } from './argument-cases.js';
+import { hostCases, trainingCases, verifierCases } from './argument-cases.js';
+import { type Refusal, refusals } from './argument-refusals.js';
 import { complaints, type FakeCuda, fakeCuda } from './fake-cuda/fake.js';
 
 const made = fakeCuda();

@@ -19,6 +19,7 @@ const cell = (model: string, tool: string, facts: object) => ({
 const RESULT = {
   machine: { processor: 'A CPU', threads: 16, gpu: 'NVIDIA H200' },
   without: 'SmolLM2-135M: its checkpoint was not there',
+  also: 'AutoRound ran elsewhere.',
   cells: [
     cell('llama-8b', 'lpq', { seconds: 36, deviceBytes: 20e9 }),
     cell('llama-8b-two-blocks', 'lpq', { blocks: 2, of: 32, extrapolatedSeconds: 99 }),
@@ -42,6 +43,7 @@ test('a card has seconds, memory and a price of each tool, and says how they wer
   has('| LLM Compressor, GPTQ | fails | | | | |');
   has('| lpq `--tune 200` | 30.0 | 8.0 | 2.00 |');
   has('| lpq | 30 | 8.0 | 26.50 |');
+  has('AutoRound ran elsewhere.');
   has('Left out: SmolLM2-135M: its checkpoint was not there.');
 });
 
