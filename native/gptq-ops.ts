@@ -45,7 +45,21 @@ export const gptqOps = {
     rt.enqueue('gptq_solve', [p.t, p.matrix, p.scale, p.zero, p.group], [level], type),
 
   descend: (rt: NativeRuntime, p: SolveInputs, level: Tensor, changed: Tensor, params: OpParams) =>
-    rt.enqueue('gptq_descend', [p.t, p.matrix, p.scale, p.zero, p.group], [level, changed], params),
+    gptqOps.descendAll(rt, [{ ...p, level }], changed, params),
+
+  /** Problems of one type, which a device solves side by side; the codes that each alone would get. */
+  descendAll: (
+    rt: NativeRuntime,
+    problems: readonly (SolveInputs & { readonly level: Tensor })[],
+    changed: Tensor,
+    params: OpParams,
+  ): void =>
+    rt.enqueue(
+      'gptq_descend',
+      problems.flatMap((p) => [p.t, p.matrix, p.scale, p.zero, p.group]),
+      [...problems.map(({ level }) => level), changed],
+      params,
+    ),
 
   /** `tm`: T M, computed once for several refits; `params`: of two-level scales. */
   refit: (rt: NativeRuntime, p: SolveInputs, level: Tensor, refitted: Tensor, tm?: Tensor, params?: OpParams) =>

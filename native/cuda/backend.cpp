@@ -72,6 +72,12 @@ CudaBackend::~CudaBackend() {
   down_.reset();
   exec_.solver_.reset();
   exec_.blas_.reset();
+  for (CudaExec::Branch& branch : exec_.branches_) {
+    branch.blas.reset();
+    if (branch.ended) driver().event_destroy(branch.ended);
+    if (branch.stream) driver().stream_destroy(branch.stream);
+  }
+  exec_.branches_.clear();
   for (Running& running : running_) {
     driver().event_destroy(running.begin);
     driver().event_destroy(running.end);

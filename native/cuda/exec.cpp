@@ -226,7 +226,7 @@ const Cublas& CudaExec::blas() {
   forget_written();
   if (!blas_) {
     check(driver().context_set(context_), "selecting the device");
-    blas_workspace_.emplace(*allocator_, kBlasWorkspace);
+    blas_workspace_ = std::make_unique<Scratch>(*allocator_, kBlasWorkspace);
     blas_ = std::make_unique<Cublas>(stream_, blas_workspace_->as<void>(), kBlasWorkspace);
   }
   return *blas_;

@@ -229,6 +229,7 @@ class CudaExec {
  private:
   friend class CudaBackend;
   friend class Hosted;
+  friend class Branches;
   bool rehearse(const std::string& kernel, Dim3 grid, Dim3 block, unsigned shared, int cluster, bool overlap);
   uint32_t* hosted_counters(size_t count);
   enum class Touch { kWritten, kNewRows, kRead };
@@ -275,8 +276,17 @@ class CudaExec {
   std::shared_ptr<Allocator> allocator_;
   Kernels* kernels_ = nullptr;
   std::shared_ptr<PinnedPool> pinned_;
-  std::optional<Scratch> blas_workspace_, counters_;
+  std::optional<Scratch> counters_;
+  std::unique_ptr<Scratch> blas_workspace_;
   std::unique_ptr<Cublas> blas_;
+  // Streams beside stream_ (branches.h), with what multiplies there; made when first needed.
+  struct Branch {
+    CUstream stream = nullptr;
+    CUevent ended = nullptr;
+    std::unique_ptr<Scratch> blas_workspace;
+    std::unique_ptr<Cublas> blas;
+  };
+  std::vector<Branch> branches_;
   std::unique_ptr<Cusolver> solver_;
   Bank banks_[2];
   int bank_ = 0;

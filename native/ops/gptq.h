@@ -6,6 +6,8 @@
 // parameters of typeParams() (src/core/quant-type.ts). An order or a group that names what is not there:
 // LPQ_NATIVE_ARGUMENT.
 #pragma once
+#include <vector>
+
 #include "ops/linalg.h"
 #include "ops/quant.h"
 
@@ -136,24 +138,38 @@ struct GptqSolve : Arguments {
 
 // gptq_descend: T, M, scale, zero, group; level f32 [N,K] (in place) -> changed f64 [1] = codes that moved, summed over
 // `sweeps`. Each code to its best value given all others, in the metric M: never increases (What - T) M (What - T)^T;
-// stops when a sweep moves nothing. bf16: on the CPU, gradients are products in bf16 (linalg.h). gptq_sparse_descend:
-// keep in and out too; pairs change where that lowers the sum; fixed as of gptq_sparse_solve. type; passes of the dense
-// one on CUDA: 1.
+// stops when a sweep moves nothing. Several problems of one type may be given, one's inputs behind the other's and
+// their levels in that order: a device walks through them side by side, with the codes that each alone would get.
+// bf16: on the CPU, gradients are products in bf16 (linalg.h). gptq_sparse_descend: one problem, keep in and out too;
+// pairs change where that lowers the sum; fixed as of gptq_sparse_solve. type; passes of the dense one on CUDA: 1.
 struct GptqDescend : Arguments {
   bool sparse;
-  GptqProblem problem = GptqProblem::read(*this);
-  const Tensor& level = output("level", {f32}, problem.t.shape);
+  std::vector<GptqProblem> problems = all_problems();
+  std::vector<const Tensor*> levels = all_levels();
   const Tensor& changed = output("changed", {f64}, {1});
-  const Tensor* keep = output_if(sparse, "keep", {f32}, problem.t.shape);
+  const Tensor* keep = output_if(sparse, "keep", {f32}, problems[0].t.shape);
   QuantType type = quant_type();
   bool fixed = sparse && flag("fixed"), bf16 = flag("bf16");
   int64_t sweeps = integer("sweeps"), passes = sparse ? 1 : integer("passes", 1);
 
   explicit GptqDescend(const Call& call, bool is_sparse = false)
       : Arguments(call, is_sparse ? "gptq_sparse_descend" : "gptq_descend"), sparse(is_sparse) {
-    require(!sparse || problem.k % 4 == 0, "2:4 needs K divisible by 4");
+    require(!sparse || problems[0].k % 4 == 0, "2:4 needs K divisible by 4");
     require(passes == 1 || passes == 3, "passes is 1 or 3");
     done();
+  }
+
+ private:
+  std::vector<GptqProblem> all_problems() {
+    std::vector<GptqProblem> all;
+    do all.push_back(GptqProblem::read(*this));
+    while (!sparse && left() > 0);
+    return all;
+  }
+  std::vector<const Tensor*> all_levels() {
+    std::vector<const Tensor*> all;
+    for (const GptqProblem& problem : problems) all.push_back(&output("level", {f32}, problem.t.shape));
+    return all;
   }
 };
 

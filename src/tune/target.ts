@@ -87,27 +87,46 @@ export class Target {
   }
 
   /**
+   * A step of all: every target goes against its gradient, and the codes of all follow side by side. At refits scales, then grids, are fit
+   * to the targets, and codes follow again.
+   */
+  static step(targets: readonly Target[], { refit, grids = false, ...to }: TargetStep): void {
+    for (const target of targets) target.aim(to);
+    Target.follow(targets);
+    const scales = refit ? targets.filter(({ movesScales }) => movesScales) : [];
+    for (const target of scales) target.refit();
+    Target.follow(scales);
+    const moved = refit && grids ? targets.filter(({ movesGrid }) => movesGrid) : [];
+    for (const target of moved) target.refitGrid();
+    Target.follow(moved);
+    for (const target of targets) target.refresh();
+  }
+
+  /** A sweep of coordinate descent over the codes of each. */
+  private static follow(targets: readonly Target[]): void {
+    const typeOf = ({ module }: Target) => JSON.stringify(module.scheme.type);
+    for (const type of new Set(targets.map(typeOf))) {
+      const alike = targets.filter((target) => typeOf(target) === type);
+      const [{ rt, module }] = alike as [Target];
+      const count = rt.allocate('f64', [1]);
+      const problems = alike.map(({ problem, now: { level } }) => ({ ...problem, level }));
+      gptqOps.descendAll(rt, problems, count, multiplied(rt, { ...typeParams(module.scheme.type), sweeps: 1 }));
+      count.dispose();
+    }
+  }
+
+  /**
    * The target goes against the gradient, which is 0 afterwards, times the inverse of the moments: by `rate` grid points in the root mean
    * square of a row, less where the gradient was larger before. What it is off the weight by shrinks by `leak` first, so that it
    * does not pile up what no code follows.
    */
-  step({ rate, leak, refit, grids = false }: TargetStep): void {
+  private aim(to: { readonly rate: number; readonly leak: number }): void {
     const { rt, gradient, curvature, t, most, now, weight } = this;
     const p = rt.allocate('f32', this.module.shape);
     rt.enqueue('gemm', [gradient, curvature.inverse], [p], multiplied(rt, {}));
-    tuneOps.aim(rt, { p, w: weight, scale: now.scale, t, most }, { rate, leak });
+    tuneOps.aim(rt, { p, w: weight, scale: now.scale, t, most }, to);
     ops.zero(rt, gradient);
     p.dispose();
-    this.descend();
-    if (refit && this.movesScales) {
-      this.refit();
-      this.descend();
-    }
-    if (refit && grids && this.movesGrid) {
-      this.refitGrid();
-      this.descend();
-    }
-    this.refresh();
   }
 
   /** The codes and scales, as they stand, are the best so far. */
@@ -152,14 +171,6 @@ export class Target {
   private get problem(): SolveInputs {
     const { t, curvature, now, group } = this;
     return { t, matrix: curvature.m, scale: now.scale, zero: now.zero, group };
-  }
-
-  private descend(): void {
-    const { rt, module, now } = this;
-    const count = rt.allocate('f64', [1]);
-    const params = multiplied(rt, { ...typeParams(module.scheme.type), sweeps: 1 });
-    gptqOps.descend(rt, this.problem, now.level, count, params);
-    count.dispose();
   }
 
   /** The scales that fit the codes best, as they are stored. */

@@ -4,7 +4,7 @@ import type { BlockLane } from '../quantize/block-task.js';
 import { Curvature } from './curvature.js';
 import { LOOKS, type TuneOptions } from './options.js';
 import { trainingRuntime } from './runtime.js';
-import type { Target } from './target.js';
+import { Target } from './target.js';
 import type { Trainer } from './trainer.js';
 
 /** What training a block came to: mean squared errors of its output on the batches held out. */
@@ -76,7 +76,7 @@ export async function train(
       refit: falls(refits),
       grids,
     };
-    for (const target of targets) target.step(to);
+    Target.step(targets, to);
     await behind;
     behind = trainer.mark();
     if (!falls(LOOKS)) continue;

@@ -68,9 +68,10 @@ void prune(Call& call, Exec& exec) {
   walk(exec, p, args, kernels().prune);
 }
 
-void descend_with(Exec& exec, const ops::GptqDescend& of) {
-  const Problem p = read_problem(of.problem);
-  float* level = of.level.data<float>();
+// Codes that moved, summed over the sweeps.
+double descend_one(Exec& exec, const ops::GptqDescend& of, size_t which) {
+  const Problem p = read_problem(of.problems[which]);
+  float* level = of.levels[which]->data<float>();
   const size_t size = static_cast<size_t>(p.n * p.k);
   std::vector<float> error(size), gradient(size), delta(static_cast<size_t>(p.n * kBlock));
   std::vector<int64_t> moved(static_cast<size_t>(p.n));
@@ -80,8 +81,7 @@ void descend_with(Exec& exec, const ops::GptqDescend& of) {
   args.fixed = of.fixed;
   const Block block = of.keep ? kernels().sparse_descend : kernels().descend;
   const Products products = products_of(of.bf16);
-  double& changed = *of.changed.data<double>();
-  changed = 0;
+  double changed = 0;
   for (int64_t sweep = 0; sweep < of.sweeps; ++sweep) {
     exec.pool.for_each(p.n, 16, [&](int64_t row) {
       moved[static_cast<size_t>(row)] = 0;
@@ -112,6 +112,13 @@ void descend_with(Exec& exec, const ops::GptqDescend& of) {
     changed += static_cast<double>(sum);
     if (sum == 0) break;
   }
+  return changed;
+}
+
+void descend_with(Exec& exec, const ops::GptqDescend& of) {
+  double& changed = *of.changed.data<double>();
+  changed = 0;
+  for (size_t i = 0; i < of.problems.size(); ++i) changed += descend_one(exec, of, i);
 }
 
 void solve(Call& call, Exec& exec) { solve_with(exec, ops::GptqSolve(call)); }

@@ -13,6 +13,9 @@
 // Descend defaults to 1: a gradient that is off by 2^-12 of its terms moves decisions only within about 1e-3 of a step
 // from a tie, where either code costs nearly the same: measured on an H200 the module error after five sweeps is within
 // 1e-4 of three passes' either way, on CPU-sized problems the objective within 4e-4 of the CPU's (bench/results).
+#include <deque>
+
+#include "cuda/branches.h"
 #include "cuda/exec.h"
 #include "cuda/gptq/problem.h"
 
@@ -121,85 +124,110 @@ void solve(Call& call, CudaExec& exec) {
   }
 }
 
+// A problem of a descent on its way: what its products and its walk read and write.
+class Descent {
+ public:
+  Descent(CudaExec& exec, const ops::GptqDescend& of, size_t which, unsigned long long* moved)
+      : exec_(exec),
+        p_(read_problem(exec, of.problems[which])),
+        planes_(of.passes == 3 ? 2 : 1),
+        grid_(exec, p_),
+        scaling_(exec, p_),
+        blocks_(block_operands(exec, "descend", p_, scaling_.columns.as<int32_t>())),
+        metric_(exec.scratch(static_cast<size_t>(p_.k * p_.k * planes_) * 2)),
+        error_(exec.scratch(static_cast<size_t>(p_.n * p_.k * planes_) * 2)),
+        delta_(exec.scratch(static_cast<size_t>(p_.n * kOuterColumns * planes_) * 2)),
+        x_(exec.scratch(static_cast<size_t>(p_.n * kOuterColumns) * 4)) {
+    const Planes e = split(error_, p_.n * p_.k);
+    float* level = of.levels[which]->data<float>();
+    scaled_metric(exec, p_.matrix, p_.k, scaling_.columns.as<int32_t>(), nullptr, p_.k, split(metric_, p_.k * p_.k));
+    exec.launch("lpq_gptq_scaled_error", Dim3(p_.n), Dim3(256), 0, static_cast<const float*>(level), p_.t, p_.scale,
+                p_.zero, p_.group, static_cast<int>(p_.groups), static_cast<int>(p_.k), scaling_.columns.as<int32_t>(),
+                scaling_.rows.as<int32_t>(), e.hi, e.lo);
+    args_.grid = grid_spec(of.type);
+    args_.n = static_cast<int>(p_.n), args_.k = static_cast<int>(p_.k);
+    args_.ldx = args_.ldd = kOuterColumns;
+    grid_.give(args_, p_);
+    args_.t = p_.t, args_.level = level;
+    args_.blocks = blocks_.as<uint4>();
+    args_.hi = e.hi, args_.lo = e.lo;
+    args_.row_exponent = scaling_.rows.as<int32_t>();
+    args_.moved = moved;
+  }
+
+  int64_t columns() const { return p_.k; }
+
+  // A sweep over columns outer .. outer + 512.
+  void walk(int64_t outer) {
+    const Planes m = split(metric_, p_.k * p_.k), e = split(error_, p_.n * p_.k),
+                 d = split(delta_, p_.n * kOuterColumns);
+    const int64_t width = std::min<int64_t>(kOuterColumns, p_.k - outer);
+    Gemm product;
+    product.m = p_.n;
+    product.ldb = p_.k;
+    product.ldc = kOuterColumns;
+    product.ab = DType::f16;
+    product.out = DType::f32;
+    product.transpose_b = true;  // the metric is symmetric: rows serve as columns
+    product.n = width;
+    product.k = p_.k;
+    product.lda = p_.k;
+    product.c = x_.as<float>();
+    multiply(exec_, product, e, m.at(outer * p_.k));
+    for (int64_t inner = 0; inner < width; inner += kBlockColumns) {
+      args_.first = static_cast<int>(outer + inner);
+      args_.width = static_cast<int>(std::min<int64_t>(kBlockColumns, width - inner));
+      args_.x = x_.as<float>() + inner;
+      args_.delta_hi = d.hi + inner;
+      args_.delta_lo = d.lo ? d.lo + inner : nullptr;
+      if (inner > 0) {
+        product.n = args_.width;
+        product.k = inner;
+        product.lda = kOuterColumns;
+        product.c = args_.x;
+        product.beta = 1;
+        multiply(exec_, product, d, m.at((outer + inner) * p_.k + outer));
+      }
+      launch_block(exec_, "descend", args_);
+    }
+  }
+
+ private:
+  Planes split(const Scratch& room, int64_t count) const {
+    return {room.as<uint16_t>(), planes_ == 2 ? room.as<uint16_t>() + count : nullptr};
+  }
+
+  CudaExec& exec_;
+  const Problem p_;
+  const int64_t planes_;
+  const Transposed grid_;
+  const Scaling scaling_;
+  const Scratch blocks_, metric_, error_, delta_, x_;
+  BlockArgs args_{};
+};
+
 void descend(Call& call, CudaExec& exec) {
   const ops::GptqDescend of(call);
-  const Problem p = read_problem(exec, of.problem);
-  const Tensor &level = of.level, &changed = of.changed;
-  const int64_t sweeps = of.sweeps, passes = of.passes;
-  const int64_t n = p.n, k = p.k, area = n * k, planes = passes == 3 ? 2 : 1;
   Scratch moved = exec.scratch(8);
   exec.fill_zero(moved.as<void>(), 8);
-  if (area > 0 && sweeps > 0) {
-    const Transposed grid(exec, p);
-    const Scaling scaling(exec, p);
-    Scratch metric = exec.scratch(static_cast<size_t>(k * k * planes) * 2),
-            error = exec.scratch(static_cast<size_t>(area * planes) * 2);
-    Scratch delta = exec.scratch(static_cast<size_t>(n * kOuterColumns * planes) * 2),
-            x = exec.scratch(static_cast<size_t>(n * kOuterColumns) * 4);
-    const auto split = [&](const Scratch& room, int64_t count) {
-      return Planes{room.as<uint16_t>(), passes == 3 ? room.as<uint16_t>() + count : nullptr};
-    };
-    const Planes m = split(metric, k * k), e = split(error, area), d = split(delta, n * kOuterColumns);
-    const int ki = static_cast<int>(k), groups = static_cast<int>(p.groups);
-    scaled_metric(exec, p.matrix, k, scaling.columns.as<int32_t>(), nullptr, k, m);
-    exec.launch("lpq_gptq_scaled_error", Dim3(n), Dim3(256), 0, static_cast<const float*>(level.data<float>()), p.t,
-                p.scale, p.zero, p.group, groups, ki, scaling.columns.as<int32_t>(), scaling.rows.as<int32_t>(), e.hi,
-                e.lo);
-    BlockArgs args{};
-    args.grid = grid_spec(of.type);
-    args.n = static_cast<int>(n);
-    args.k = ki;
-    args.x = x.as<float>();
-    args.ldx = kOuterColumns;
-    grid.give(args, p);
-    args.t = p.t;
-    args.level = level.data<float>();
-    const Scratch blocks = block_operands(exec, "descend", p, scaling.columns.as<int32_t>());
-    args.blocks = blocks.as<uint4>();
-    args.hi = e.hi;
-    args.lo = e.lo;
-    args.ldd = kOuterColumns;
-    args.row_exponent = scaling.rows.as<int32_t>();
-    args.moved = moved.as<unsigned long long>();
-    for (int64_t sweep = 0; sweep < sweeps; ++sweep)
-      for (int64_t outer = 0; outer < k; outer += kOuterColumns) {
-        const int64_t outer_width = std::min<int64_t>(kOuterColumns, k - outer);
-        Gemm product;
-        product.m = n;
-        product.ldb = k;
-        product.ldc = kOuterColumns;
-        product.ab = DType::f16;
-        product.out = DType::f32;
-        product.transpose_b = true;  // the metric is symmetric: rows serve as columns
-        product.n = outer_width;
-        product.k = k;
-        product.lda = k;
-        product.c = x.as<float>();
-        multiply(exec, product, e, m.at(outer * k));
-        for (int64_t inner = 0; inner < outer_width; inner += kBlockColumns) {
-          args.first = static_cast<int>(outer + inner);
-          args.width = static_cast<int>(std::min<int64_t>(kBlockColumns, outer_width - inner));
-          args.x = x.as<float>() + inner;
-          args.delta_hi = d.hi + inner;
-          args.delta_lo = d.lo ? d.lo + inner : nullptr;
-          if (inner > 0) {
-            product.n = args.width;
-            product.k = inner;
-            product.lda = kOuterColumns;
-            product.c = args.x;
-            product.beta = 1;
-            multiply(exec, product, d, m.at((outer + inner) * k + outer));
-          }
-          launch_block(exec, "descend", args);
-        }
+  if (of.sweeps > 0) {
+    std::deque<Descent> parts;
+    int64_t most = 0;
+    for (size_t i = 0; i < of.problems.size(); ++i)
+      if (of.problems[i].n * of.problems[i].k > 0) {
+        parts.emplace_back(exec, of, i, moved.as<unsigned long long>());
+        most = std::max(most, parts.back().columns());
       }
+    // A walk takes its columns one after the other, so problems side by side keep the device busy.
+    Branches branches(exec, parts.size());
+    for (int64_t sweep = 0; sweep < of.sweeps; ++sweep)
+      for (int64_t outer = 0; outer < most; outer += kOuterColumns)
+        for (size_t i = 0; i < parts.size(); ++i)
+          if (outer < parts[i].columns()) branches.on(i, [&] { parts[i].walk(outer); });
   }
   exec.launch("lpq_gptq_count_to_f64", Dim3(1), Dim3(1), 0,
-              static_cast<const unsigned long long*>(moved.as<unsigned long long>()), changed.data<double>());
+              static_cast<const unsigned long long*>(moved.as<unsigned long long>()), of.changed.data<double>());
 }
-
-LPQ_CUDA_OP(solve, "gptq_solve");
-LPQ_CUDA_OP(descend, "gptq_descend");
 
 }  // namespace
 }  // namespace lpq::cuda::gptq

@@ -89,8 +89,8 @@ void sparse_solve(Call& call, CudaExec& exec) {
 
 void sparse_descend(Call& call, CudaExec& exec) {
   const ops::GptqDescend of(call, true);
-  const Problem p = read_problem(exec, of.problem);
-  SparseArgs args = arguments(p, of.type, of.level, *of.keep, of.fixed);
+  const Problem p = read_problem(exec, of.problems[0]);
+  SparseArgs args = arguments(p, of.type, *of.levels[0], *of.keep, of.fixed);
   const int64_t sweeps = of.sweeps;
   Scratch moved = exec.scratch(8);
   exec.fill_zero(moved.as<void>(), 8);

@@ -46,12 +46,13 @@ __device__ __forceinline__ void fetch_floats(float* to, const float* from, int c
 }
 
 // A thread's part of a state: S[j][i]. Whole blocks of an even width go in pairs, so that a warp's access is of whole
-// sectors: 8 bytes of each of four lanes.
+// sectors. At: where the thread is, a Column or another that has its first row and the first of its two columns.
 template <int R>
 struct StatePart {
   float s[R][2];
   // `from`: of column 0 of the block; null: zeros.
-  __device__ void load(const float* from, int rows, int width, int there, const Column& at) {
+  template <class At>
+  __device__ void load(const float* from, int rows, int width, int there, const At& at) {
     if (from && in_pairs(width, there)) {
 #pragma unroll
       for (int j = 0; j < R; ++j) {
@@ -70,7 +71,8 @@ struct StatePart {
         s[j][i] = from && row < rows && at.first + i < there ? place(from, row, width, at)[i] : 0.0f;
       }
   }
-  __device__ void store(float* to, int rows, int width, int there, const Column& at) const {
+  template <class At>
+  __device__ void store(float* to, int rows, int width, int there, const At& at) const {
     if (in_pairs(width, there)) {
 #pragma unroll
       for (int j = 0; j < R; ++j)
@@ -90,8 +92,8 @@ struct StatePart {
  private:
   // A state begins at a multiple of its width, and a block at a multiple of kColumns.
   __device__ static bool in_pairs(int width, int there) { return width % 2 == 0 && there == kColumns; }
-  template <class T>
-  __device__ static T* place(T* state, int row, int width, const Column& at) {
+  template <class T, class At>
+  __device__ static T* place(T* state, int row, int width, const At& at) {
     return state + static_cast<index_t>(row) * width + at.first;
   }
 };

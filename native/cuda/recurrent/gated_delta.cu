@@ -98,27 +98,39 @@ struct Token {
   float strength, product;
 };
 
-// R: rows of a thread. CHANNELS: a decay a row.
-template <int R, bool CHANNELS>
-__device__ __forceinline__ void advance(StatePart<R>& state, const Token& token, const Column& at, int there,
-                                        float* y) {
-  const float *k = token.k + at.row, *q = token.q + at.row;
+// Products of k and q with a thread's two columns of S'.
+struct Sums {
   float of_k[2] = {}, of_q[2] = {};
+};
+
+// Sums over all rows by over_rows (columns.cuh).
+__device__ __forceinline__ void over_warp(Sums& sums) {
+#pragma unroll
+  for (int c = 0; c < 2; ++c) sums.of_k[c] = over_rows(sums.of_k[c]), sums.of_q[c] = over_rows(sums.of_q[c]);
+}
+
+// R: rows of a thread. CHANNELS: a decay a row. sum(sums): over all rows of the state.
+template <int R, bool CHANNELS, class At, class Sum>
+__device__ __forceinline__ void advance(StatePart<R>& state, const Token& token, const At& at, int there, float* y,
+                                        const Sum& sum) {
+  const float *k = token.k + at.row, *q = token.q + at.row;
+  Sums sums;
 #pragma unroll
   for (int j = 0; j < R; ++j) {
     const float factor = CHANNELS ? token.decays[8 * j + at.row] : token.decays[0], kj = k[8 * j], qj = q[8 * j];
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       state.s[j][c] *= factor;
-      of_k[c] = __fmaf_rn(kj, state.s[j][c], of_k[c]);
-      of_q[c] = __fmaf_rn(qj, state.s[j][c], of_q[c]);
+      sums.of_k[c] = __fmaf_rn(kj, state.s[j][c], sums.of_k[c]);
+      sums.of_q[c] = __fmaf_rn(qj, state.s[j][c], sums.of_q[c]);
     }
   }
+  sum(sums);
   float d[2], out[2];
 #pragma unroll
   for (int c = 0; c < 2; ++c) {
-    d[c] = token.strength * (token.values[at.first + c] - over_rows(of_k[c]));
-    out[c] = __fmaf_rn(token.product, d[c], over_rows(of_q[c]));
+    d[c] = token.strength * (token.values[at.first + c] - sums.of_k[c]);
+    out[c] = __fmaf_rn(token.product, d[c], sums.of_q[c]);
   }
 #pragma unroll
   for (int j = 0; j < R; ++j)
@@ -168,11 +180,41 @@ __device__ void delta(const Delta& a, const Past& past) {
     for (int i = 0; i < kTokens && begin + i < run.count; ++i) {
       const Token token{keys[buffer][i],   queries[buffer][i],    decays[buffer][i],
                         values[buffer][i], scalars[buffer][i][0], scalars[buffer][i][1]};
-      advance<R, CHANNELS>(state, token, at, part.there, a.y + part.value(a, run.first + begin + i));
+      advance<R, CHANNELS>(state, token, at, part.there, a.y + part.value(a, run.first + begin + i), over_warp);
     }
     __syncthreads();
   }
   if (kept) state.store(kept, a.key_dim, a.value_dim, part.there, at);
+}
+
+// A step's thread: (warp, lane, j, i) -> row 8 j + 2 warp + lane / 16, column 2 (lane % 16) + i, so that half a warp
+// reads and writes a whole line.
+struct StepThread {
+  int row, first;
+  __device__ StepThread() {
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    row = 2 * warp + lane / 16, first = 2 * (lane % 16);
+  }
+};
+
+// Of a block of step threads: each warp's sums of k in [0], of q in [1].
+using StepSums = float[kColumnThreads / 32][2][kColumns];
+
+// Sums over all rows, in the order of over_rows: pairs of rows in a warp, then the warps' pairs.
+__device__ __forceinline__ void over_step(Sums& sums, StepSums& room, const StepThread& at) {
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+    const float of_k = sums.of_k[c] + __shfl_xor_sync(0xffffffffu, sums.of_k[c], 16);
+    const float of_q = sums.of_q[c] + __shfl_xor_sync(0xffffffffu, sums.of_q[c], 16);
+    room[warp][at.row & 1][at.first + c] = at.row & 1 ? of_q : of_k;
+  }
+  __syncthreads();
+  const auto whole = [&](int of, int column) {
+    return (room[0][of][column] + room[1][of][column]) + (room[2][of][column] + room[3][of][column]);
+  };
+#pragma unroll
+  for (int c = 0; c < 2; ++c) sums.of_k[c] = whole(0, at.first + c), sums.of_q[c] = whole(1, at.first + c);
 }
 
 // The same bits for sequences of few tokens, mostly one: every block makes its factors itself, which saves a launch.
@@ -180,11 +222,12 @@ template <int R, bool CHANNELS>
 __device__ void delta_step(const Delta& a, const Given& given, const Past& past) {
   constexpr int kRows = 8 * R;
   __shared__ float keys[kRows], queries[kRows], values[kColumns], decays[CHANNELS ? kRows : 1];
+  __shared__ StepSums room;
   const Part part(a);
   if (blockIdx.x == 0) check_slot(past, blockIdx.y);
   const Run run = run_of(past, blockIdx.y);
   if (run.count == 0) return;
-  const Column at;
+  const StepThread at;
   float* const kept = part.kept(a, past, run);
   StatePart<R> state;
   state.load(run.earlier > 0 ? kept : nullptr, a.key_dim, a.value_dim, part.there, at);
@@ -201,7 +244,8 @@ __device__ void delta_step(const Delta& a, const Given& given, const Past& past)
     }
     const Token token{keys, queries, decays, values, strength_of(given, t, a.heads, part.head), by.product};
     __syncthreads();
-    advance<R, CHANNELS>(state, token, at, part.there, a.y + part.value(a, t));
+    advance<R, CHANNELS>(state, token, at, part.there, a.y + part.value(a, t),
+                         [&](Sums& sums) { over_step(sums, room, at); });
     __syncthreads();
   }
   if (kept) state.store(kept, a.key_dim, a.value_dim, part.there, at);

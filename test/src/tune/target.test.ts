@@ -74,7 +74,7 @@ for (const options of SCHEMES)
     assert.deepEqual(same.scales.bytes(), module.scales.bytes());
 
     // No gradient: the target is the weight itself, and in the metric of the inputs codes come no further from it.
-    target.step({ rate: 1, leak: 1, refit: false });
+    Target.step([target], { rate: 1, leak: 1, refit: false });
     await rt.sync();
     const first = typed(target.weight).slice();
     assert.ok(distance(first, values, x) <= distance(start, values, x) * (1 + 1e-5));
@@ -82,7 +82,7 @@ for (const options of SCHEMES)
     // A gradient G moves the target by - G M^-1 with each row's root mean square at a grid point: rows come nearer to where it points.
     const slopes = random.normals(N * K);
     ops.cast(rt, fromTyped('f32', [N, K], slopes), target.gradient);
-    target.step({ rate: 1, leak: 1, refit: true, grids: true });
+    Target.step([target], { rate: 1, leak: 1, refit: true, grids: true });
     target.keep();
     await rt.sync();
     let along = 0;
