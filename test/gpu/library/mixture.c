@@ -10,7 +10,7 @@ typedef struct between {
   int activation;
   double alpha, limit;
 } between;
-static const between LAUNCHED[] = {{LPQ_SILU, 0, 0},  {LPQ_GELU, 0, 0},       {LPQ_GELU_TANH, 0, 0}, {LPQ_RELU, 0, 0},
+static const between CHOICES[] = {{LPQ_SILU, 0, 0},  {LPQ_GELU, 0, 0},       {LPQ_GELU_TANH, 0, 0}, {LPQ_RELU, 0, 0},
                                    {LPQ_RELU2, 0, 0}, {LPQ_QUICK_GELU, 0, 0}, {LPQ_SIGMOID, 0, 0},   {LPQ_SILU, 0, 1},
                                    {LPQ_CLAMPED, 1.702, 1}};
 enum { ACTIVATIONS = 7, WITH_LIMITS = 9 }; /* of another product than a gated one, of all */
@@ -141,6 +141,41 @@ static lpq_weight *uploaded(lpq_context *context, const mixture *of, const char 
   return weight;
 }
 
+/* Gate and up by lpq_weight_create(): blocks of 32 rows by turns, put there by the host. */
+static lpq_weight *by_hand(lpq_context *context, const mixture *of) {
+  static const char *const kinds[] = {"packed", "scales", "zeros"};
+  const int64_t blocks = (of->gate[0].n + 31) / 32;
+  const size_t biases = sizeof(uint16_t) * (size_t)(of->count * blocks * 64);
+  const void *there[3];
+  uint16_t *bias = calloc(1, biases);
+  lpq_weight *weight = NULL;
+  lpq_weight_desc d;
+  int i, kind;
+  int64_t n;
+  for (kind = 0; kind < 3; ++kind) {
+    const size_t size = tensor_of(of->artifact, of->pairs[0], kinds[kind]).bytes / (size_t)blocks, all = size * (size_t)(2 * of->count * blocks);
+    char *turns = malloc(all);
+    for (i = 0; i < 2 * of->count; ++i)
+      for (n = 0; n < blocks; ++n)
+        memcpy(turns + size * (size_t)((i / 2 * blocks + n) * 2 + i % 2),
+               (const char *)tensor_of(of->artifact, of->pairs[i], kinds[kind]).data + size * (size_t)n, size);
+    there[kind] = device_bytes(turns, all);
+    free(turns);
+  }
+  for (i = 0; i < 2 * of->count; ++i)
+    for (n = 0; n < of->gate[0].n; ++n)
+      bias[((i / 2 * blocks + n / 32) * 2 + i % 2) * 32 + n % 32] = half_bits((i % 2 ? of->up : of->gate)[i / 2].bias[n]);
+  LPQ_INIT(d);
+  d.layout = LPQ_LAYOUT_TILUS, d.type = "u4", d.n = of->gate[0].n, d.k = of->gate[0].k, d.group = 32, d.experts = of->count, d.gated = 1;
+  d.activations = d.scale_type = LPQ_F16, d.zero_type = LPQ_U8;
+  d.weights = there[0], d.scales = there[1], d.zeros = there[2], d.bias = device_bytes(bias, biases);
+  GIVES(LPQ_OK, lpq_gates_interleave(context, &d, stream));
+  GIVES(LPQ_OK, lpq_weight_create(context, &d, &weight));
+  free(bias);
+  if (!weight) exit(1);
+  return weight;
+}
+
 /* More rows than one block groups. */
 static void prompt(mixture *of, lpq_context *context, const lpq_mixture_desc *desc, const void *ids, const void *x, const void *weights) {
   const size_t outputs = sizeof(uint16_t) * (size_t)(PROMPT * of->down[0].n);
@@ -217,6 +252,7 @@ static void with_gpu(mixture *of) {
   lpq_mixture_desc desc, wrong;
   size_t scratch_bytes = 0, bytes = 0, few = 0;
   void *scratch, *workspace, *x, *y, *ids, *weights;
+  const int count = of->gated ? WITH_LIMITS : ACTIVATIONS;
   int none, i;
   open_device();
   GIVES(LPQ_OK, lpq_context_open(NULL, &context));
@@ -247,9 +283,9 @@ static void with_gpu(mixture *of) {
   scratch = device_bytes(NULL, scratch_bytes), workspace = device_bytes(NULL, bytes), x = device_bytes(of->x, sizeof of->x);
   y = device_bytes(NULL, outputs), weights = device_bytes(of->weights, sizeof of->weights), ids = device_bytes(NULL, sizeof of->ids);
   GIVES(LPQ_OK, lpq_workspace_init(context, workspace, bytes, stream));
-  for (i = 0; i < 2 * (of->gated ? WITH_LIMITS : ACTIVATIONS); ++i) {
+  for (i = 0; i < count; ++i) {
     double worst;
-    none = i % 2, of->act = LAUNCHED[i / 2], of->clamped = 0;
+    none = (count - i) % 2, of->act = CHOICES[i], of->clamped = 0;
     desc.activation = of->act.activation, desc.alpha = of->act.alpha, desc.limit = of->act.limit;
     choose(of, none);
     memset(got, 0xff, outputs);
@@ -268,6 +304,13 @@ static void with_gpu(mixture *of) {
     GIVES(LPQ_OK, lpq_mixture(&desc, TOKENS, x, ids, weights, y, scratch, scratch_bytes, workspace, bytes, stream, 0));
     TRUE(to_host(again, (device_memory)(uintptr_t)y, outputs, stream) == 0 && wait_for(stream) == 0);
     TRUE(memcmp(got, again, outputs) == 0);
+  }
+  if (of->gated) {
+    wrong = desc, wrong.gate_up = by_hand(context, of);
+    GIVES(LPQ_OK, lpq_mixture(&wrong, TOKENS, x, ids, weights, y, scratch, scratch_bytes, workspace, bytes, stream, 0));
+    TRUE(to_host(again, (device_memory)(uintptr_t)y, outputs, stream) == 0 && wait_for(stream) == 0);
+    TRUE(memcmp(got, again, outputs) == 0);
+    lpq_weight_destroy((lpq_weight *)wrong.gate_up);
   }
   prompt(of, context, &desc, ids, x, weights);
   desc.some_none = 0; /* ids of no expert are bad data then */
