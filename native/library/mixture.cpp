@@ -23,14 +23,15 @@ struct Mixture {
   lpq_context* context;
   int64_t places, experts, groups;  // groups: of rows, one more where some are of no expert
   int64_t k, inner, up;             // up: its first column in the product of gate and up, where that is not gated
-  Params gate;                      // of a gated product
+  const char* activation;
+  double alpha, limit;  // of a gated product; 0: none
   DType type;
 
   int64_t rows(int64_t tokens) const { return tokens * places; }
   bool gated() const { return both.product.gated; }
 };
 
-Params gate_of(const lpq_mixture_desc& d) {
+const char* activation_of(const lpq_mixture_desc& d) {
   argument(d.activation >= 0 && d.activation < static_cast<int>(std::size(kActivations)),
            "activation is none of LPQ_SILU to LPQ_CLAMPED");
   const bool clamped = d.activation == LPQ_CLAMPED, limited = clamped || d.activation == LPQ_SILU;
@@ -41,10 +42,7 @@ Params gate_of(const lpq_mixture_desc& d) {
   if (!d.gate_up->product.gated && (clamped || d.limit != 0))
     throw Failure("LPQ_UNSUPPORTED",
                   "only a gated product clamps: set lpq_experts_desc.gated, or lpq_weight_desc.gated, of gate_up");
-  Params made{{"gate", kActivations[d.activation]}};
-  if (clamped) made.set("alpha", d.alpha);
-  if (limited) made.set("limit", d.limit);
-  return made;
+  return kActivations[d.activation];
 }
 
 Mixture mixture_of(const lpq_mixture_desc* desc) {
@@ -65,8 +63,19 @@ Mixture mixture_of(const lpq_mixture_desc* desc) {
                         ": gate and up of " + std::to_string(down.k) + ", each from a multiple of 32 on");
   argument(!down.gated, "down is gated, which only gate_up may be");
   argument(d.places >= 1 && d.places <= kMostPlaces, "places is not between 1 and 1024");
-  return {*d.gate_up, *d.down, d.gate_up->context, d.places, both.experts, both.experts + (d.some_none != 0), both.k,
-          down.k,     up,      gate_of(d),         both.x};
+  return {*d.gate_up,
+          *d.down,
+          d.gate_up->context,
+          d.places,
+          both.experts,
+          both.experts + (d.some_none != 0),
+          both.k,
+          down.k,
+          up,
+          activation_of(d),
+          d.alpha,
+          d.limit,
+          both.x};
 }
 
 void require_tokens(const Mixture& m, int64_t tokens) {
@@ -127,11 +136,14 @@ void run_mixture(const Mixture& m, int64_t tokens, const void* x, const int32_t*
     weight.op(call, exec);
   };
   if (m.gated()) {
-    product(m.both, at.picked, at.inner, m.gate);
+    Params gate{{"gate", m.activation}};
+    if (m.alpha != 0) gate.set("alpha", m.alpha);
+    if (m.limit != 0) gate.set("limit", m.limit);
+    product(m.both, at.picked, at.inner, gate);
   } else {
     product(m.both, at.picked, at.both);
     run(exec, "gated_activation", {at.both, at.both}, {at.inner},
-        {{"act", m.gate.value(0)}, {"first", 0.0}, {"upFirst", static_cast<double>(m.up)}});
+        {{"act", m.activation}, {"first", 0.0}, {"upFirst", static_cast<double>(m.up)}});
   }
   product(m.down, at.inner, at.lowered);
   // Rows of no expert stand behind the others, and were not written.
