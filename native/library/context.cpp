@@ -176,7 +176,7 @@ ops::GemmProduct product_of(const lpq_weight_desc& d) {
   p.zero = d.zero;
   p.bias = d.bias != nullptr;
   p.permutation = d.permutation != nullptr;
-  p.experts = d.experts;
+  p.experts = d.experts, p.gated = d.gated != 0;
   return p;
 }
 
@@ -337,6 +337,8 @@ lpq_status lpq_gemm_experts(const lpq_weight* weight, int64_t m, const void* x, 
   return guarded([&] {
     argument(weight != nullptr, "weight is NULL");
     argument(grouped(*weight), "the weight is not of experts: lpq_gemm() multiplies by it");
+    argument(!weight->product.gated,
+             "the weight is gated: rows of gate and up stand by turns, as lpq_mixture() alone takes them");
     if (m != 0) require_address(offsets, "offsets", 4);
     launch(*weight, {m, x, offsets, y, workspace, bytes, stream, flags});
   });

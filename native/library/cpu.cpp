@@ -310,6 +310,7 @@ class Below : public Elements {
 template <class Use>
 void each_expert(const lpq_artifact* artifact, const lpq_experts_desc* desc, const Use& use) {
   const ExpertModules of = expert_modules(artifact, desc);
+  argument(!of.gated, "desc.gated is of weights on a device: on a processor gate and up are multiplied, then gated");
   for (int64_t e = 0; e < of.experts; ++e) {
     std::vector<std::unique_ptr<Opened>> parts;
     for (int64_t p = 0; p < of.parts; ++p) parts.push_back(std::make_unique<Opened>(of.at(e, p)));

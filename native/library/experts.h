@@ -10,13 +10,14 @@ namespace lpq::library {
 
 struct ExpertModules {
   int64_t experts, parts;
+  bool gated;                          // blocks of both parts stand by turns
   std::vector<const Module*> modules;  // [experts, parts]
 
   const Module& at(int64_t expert, int64_t part) const { return *modules[static_cast<size_t>(expert * parts + part)]; }
   const Module& first() const { return *modules[0]; }
   // Rows of W from one part to the next, and of all parts.
   int64_t rows_a_part() const { return ops::up_to(first().n, ops::GemmPacked::kBlockN); }
-  int64_t rows() const { return (parts - 1) * rows_a_part() + first().n; }
+  int64_t rows() const { return gated ? parts * rows_a_part() : (parts - 1) * rows_a_part() + first().n; }
 };
 
 // Throws Failure("LPQ_NATIVE_ARGUMENT"), ("LPQ_NOT_FOUND"), and ("LPQ_UNSUPPORTED") where modules are of several sizes.

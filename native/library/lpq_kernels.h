@@ -153,10 +153,17 @@ typedef struct lpq_weight_desc {
   const float* block_clip;    /*   the share of a token's largest magnitude in the block that codes reach, */
   const int32_t* blocks;      /*   the block's number among those of 8 bits, or ~ its number among those of 4 */
   int64_t eight_bit_blocks;   /* comet: how many blocks have 8 bits */
+  int gated; /* of experts. Not 0: gate and up of lpq_mixture(), which then gates in the product. n is of gate, as of
+                up. Blocks of 32 rows stand by turns in weights, scales, zeros and bias: the first of gate, the first of
+                up, the second of gate; rows beyond n are there, too (bias [experts, 2 N'], N' = N rounded up to 32);
+                and lpq_gates_interleave() moved rows inside each pair of blocks */
 } lpq_weight_desc;
 
 LPQ_API lpq_status lpq_weight_create(lpq_context* context, const lpq_weight_desc* desc, lpq_weight** weight);
 LPQ_API void lpq_weight_destroy(lpq_weight* weight);
+/* Moves the rows of a described weight, which is gated, to where its kernels read them: on the stream, in place, once,
+   after what writes its tensors. No lpq_weight need be there. */
+LPQ_API lpq_status lpq_gates_interleave(lpq_context* context, const lpq_weight_desc* desc, void* stream);
 
 /* ---- A product ---- */
 
@@ -181,7 +188,7 @@ LPQ_API lpq_status lpq_gemm(const lpq_weight* weight, int64_t m, const void* x, 
    ascend, and are at most M; the operation before may write them. Rows of y that no expert has stay as they are.
    Offsets that break this: nothing is multiplied, and lpq_workspace_check() tells. Else as lpq_gemm(), which refuses
    such weights; lpq_gemm_workspace() and lpq_gemm_explain() take them, with M = the rows of all experts. The same
-   offsets give the same bytes. */
+   offsets give the same bytes. A gated weight: LPQ_ERROR_ARGUMENT, lpq_mixture() alone takes it. */
 LPQ_API lpq_status lpq_gemm_experts(const lpq_weight* weight, int64_t m, const void* x, const int32_t* offsets, void* y,
                                     void* workspace, size_t bytes, void* stream, unsigned flags);
 
@@ -328,6 +335,8 @@ typedef struct lpq_experts_desc {
   int64_t parts;              /* modules of an expert, all [N, K]; 0: 1. Output n of part p is column
                                  p * (N rounded up to 32) + n of y, which ends with that of the last part */
   const char* const* modules; /* [experts, parts] */
+  int gated;                  /* not 0: parts are 2, gate and up; the upload makes a gated weight, for lpq_mixture()
+                                 alone. Of a device: lpq_cpu_experts_pack() refuses it */
 } lpq_experts_desc;
 
 /* As of a module, for lpq_gemm_experts(). On a device all modules are of layout tilus and of one type, group and kind
@@ -338,16 +347,29 @@ LPQ_API lpq_status lpq_experts_upload(lpq_context* context, const lpq_artifact* 
 
 /* A whole mixture of experts: y[t] = sum over j < places of weights[t, j] down(act(gate(x[t])) * up(x[t])) of expert
    ids[t, j]. On the stream rows are grouped by expert, multiplied, gated, multiplied and added up, expert by expert; no
-   call waits, whatever the ids, so a graph may record it. */
-typedef enum lpq_activation { LPQ_SILU = 0, LPQ_GELU = 1, LPQ_GELU_TANH = 2 } lpq_activation;
+   call waits, whatever the ids, so a graph may record it. Of a gated weight the first product gates in f32 what it adds
+   up, in one launch and without memory for gate and up; of another one they are rounded, and gated by a launch. */
+typedef enum lpq_activation {
+  LPQ_SILU = 0,
+  LPQ_GELU = 1,
+  LPQ_GELU_TANH = 2,
+  LPQ_RELU = 3,
+  LPQ_RELU2 = 4,      /* max(x, 0)^2 */
+  LPQ_QUICK_GELU = 5, /* x sigmoid(1.702 x) */
+  LPQ_SIGMOID = 6,
+  LPQ_CLAMPED = 7 /* of GPT-OSS: g sigmoid(alpha g) (clamp(up, -limit, limit) + 1), g = min(gate, limit) */
+} lpq_activation;
 
 typedef struct lpq_mixture_desc {
   size_t size;
-  const lpq_weight* gate_up; /* of experts: gate and up below one another, as lpq_experts_desc has them */
+  const lpq_weight* gate_up; /* of experts: gated, or gate and up below one another, as lpq_experts_desc has them */
   const lpq_weight* down;    /* of as many experts, with as many inputs as gate has outputs */
   int activation;            /* lpq_activation */
   int64_t places;            /* experts of a token, 1 to 1024 */
   int some_none;             /* not 0: an id that is the number of experts is of none, and adds nothing */
+  double alpha;              /* LPQ_CLAMPED: above 0; else 0 */
+  double limit;              /* LPQ_CLAMPED: above 0; LPQ_SILU: 0, or min(gate, limit) and clamp(up, -limit, limit) are
+                                what it reads; else 0. Where it is not 0, gate_up is gated, or LPQ_ERROR_UNSUPPORTED */
 } lpq_mixture_desc;
 
 /* Bytes of memory that a call of so many tokens needs besides, and of a workspace for 1 to so many; either may be NULL.

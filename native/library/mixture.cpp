@@ -1,5 +1,5 @@
-// A mixture of experts of the C interface: rows grouped by expert, both products, the gate between them, and the sums
-// of each token, one operation after the other on a stream.
+// A mixture of experts of the C interface: rows grouped by expert, both products, the gate in the first or between
+// them, and the sums of each token, one operation after the other on a stream.
 #include <algorithm>
 #include <string>
 
@@ -14,18 +14,36 @@ namespace {
 using namespace lpq::cuda;
 
 constexpr int64_t kMostPlaces = 1024;
-constexpr const char* kActivations[] = {"silu", "gelu", "gelu_tanh"};
+// lpq_activation: what a gated product takes (ops/gemm_experts.h), the last of which no operation between products has.
+constexpr const char* kActivations[] = {"silu",  "gelu",       "gelu_tanh", "relu",
+                                        "relu2", "quick_gelu", "sigmoid",   "clamped"};
 
 struct Mixture {
   const lpq_weight &both, &down;
   lpq_context* context;
   int64_t places, experts, groups;  // groups: of rows, one more where some are of no expert
-  int64_t k, inner, up;             // up: its first column in the product of gate and up
+  int64_t k, inner, up;             // up: its first column in the product of gate and up, where that is not gated
   const char* activation;
+  double alpha, limit;  // of a gated product; 0: none
   DType type;
 
   int64_t rows(int64_t tokens) const { return tokens * places; }
+  bool gated() const { return both.product.gated; }
 };
+
+const char* activation_of(const lpq_mixture_desc& d) {
+  argument(d.activation >= 0 && d.activation < static_cast<int>(std::size(kActivations)),
+           "activation is none of LPQ_SILU to LPQ_CLAMPED");
+  const bool clamped = d.activation == LPQ_CLAMPED, limited = clamped || d.activation == LPQ_SILU;
+  argument(limited || d.limit == 0, "limit is not 0, and only LPQ_SILU and LPQ_CLAMPED have one");
+  argument(clamped || d.alpha == 0, "alpha is not 0, and only LPQ_CLAMPED has one");
+  argument(clamped ? d.alpha > 0 && d.limit > 0 : d.limit >= 0,
+           clamped ? "LPQ_CLAMPED needs alpha and limit above 0" : "limit is negative or NaN");
+  if (!d.gate_up->product.gated && (clamped || d.limit != 0))
+    throw Failure("LPQ_UNSUPPORTED",
+                  "only a gated product clamps: set lpq_experts_desc.gated, or lpq_weight_desc.gated, of gate_up");
+  return kActivations[d.activation];
+}
 
 Mixture mixture_of(const lpq_mixture_desc* desc) {
   const lpq_mixture_desc d = taken(desc, "desc");
@@ -38,11 +56,12 @@ Mixture mixture_of(const lpq_mixture_desc* desc) {
              "gate_up has " + std::to_string(both.experts) + " experts, and down " + std::to_string(down.experts));
   argument(both.x == down.x, "gate_up and down have activations of two types");
   const int64_t up = ops::up_to(down.k, ops::GemmPacked::kBlockN);
-  if (both.n != up + down.k)
+  if (both.gated && both.n != down.k)
+    argument(false, "gate_up makes " + std::to_string(both.n) + " outputs, and down takes " + std::to_string(down.k));
+  if (!both.gated && both.n != up + down.k)
     argument(false, "gate_up has " + std::to_string(both.n) + " outputs, not " + std::to_string(up + down.k) +
                         ": gate and up of " + std::to_string(down.k) + ", each from a multiple of 32 on");
-  argument(d.activation >= 0 && d.activation < static_cast<int>(std::size(kActivations)),
-           "activation is none of LPQ_SILU, LPQ_GELU and LPQ_GELU_TANH");
+  argument(!down.gated, "down is gated, which only gate_up may be");
   argument(d.places >= 1 && d.places <= kMostPlaces, "places is not between 1 and 1024");
   return {*d.gate_up,
           *d.down,
@@ -53,7 +72,9 @@ Mixture mixture_of(const lpq_mixture_desc* desc) {
           both.k,
           down.k,
           up,
-          kActivations[d.activation],
+          activation_of(d),
+          d.alpha,
+          d.limit,
           both.x};
 }
 
@@ -71,7 +92,7 @@ class Between {
     // Inputs have ended when outputs are written.
     const Tensor wider = take(m.type, {rows, std::max(m.k, m.down.product.n)});
     picked = part(wider, {rows, m.k}), lowered = part(wider, {rows, m.down.product.n});
-    both = take(m.type, {rows, m.both.product.n});
+    if (!m.gated()) both = take(m.type, {rows, m.both.product.n});
     inner = take(m.type, {rows, m.inner});
   }
   Tensor order, offsets, picked, both, inner, lowered;
@@ -108,14 +129,22 @@ void run_mixture(const Mixture& m, int64_t tokens, const void* x, const int32_t*
   run(exec, "group_by_expert", {given(ids, DType::i32, {tokens, m.places})}, {at.order, at.offsets},
       {{"experts", static_cast<double>(m.groups)}});
   run(exec, "gather_rows", {given(x, m.type, {tokens, m.k}), at.order}, {at.picked}, {{"divide", places}});
-  const auto product = [&](const lpq_weight& weight, const Tensor& from, const Tensor& to) {
+  const auto product = [&](const lpq_weight& weight, const Tensor& from, const Tensor& to, const Params& more = {}) {
     Call call = product_of_rows(weight, from.dim(0), from.raw(), at.offsets.raw(), to.raw());
+    for (size_t i = 0; i < more.size(); ++i) call.params.set(more.name(i), more.value(i));
     exec.share(&weight.plans);
     weight.op(call, exec);
   };
-  product(m.both, at.picked, at.both);
-  run(exec, "gated_activation", {at.both, at.both}, {at.inner},
-      {{"act", m.activation}, {"first", 0.0}, {"upFirst", static_cast<double>(m.up)}});
+  if (m.gated()) {
+    Params gate{{"gate", m.activation}};
+    if (m.alpha != 0) gate.set("alpha", m.alpha);
+    if (m.limit != 0) gate.set("limit", m.limit);
+    product(m.both, at.picked, at.inner, gate);
+  } else {
+    product(m.both, at.picked, at.both);
+    run(exec, "gated_activation", {at.both, at.both}, {at.inner},
+        {{"act", m.activation}, {"first", 0.0}, {"upFirst", static_cast<double>(m.up)}});
+  }
   product(m.down, at.inner, at.lowered);
   // Rows of no expert stand behind the others, and were not written.
   combine_rows(exec, at.lowered, at.order, at.offsets.data<int32_t>() + m.experts, weights,

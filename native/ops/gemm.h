@@ -52,6 +52,7 @@ struct GemmProduct {
   double zero = 0;             // tilus: the constant, where there are none of groups
   bool bias = false, permutation = false;
   int64_t experts = 0;  // tilus: so many, one after the other (gemm_experts); turbomind: not 0: stored along K first
+  bool gated = false;   // of experts in tilus: rows of gate and up stand by turns (gemm_experts), N is of one of them
 };
 
 // The tensor of a call that has this name, as a description is turned into one.

@@ -21,7 +21,7 @@ namespace lpq::ops {
 // scales and zeros start at multiples of 16 bytes.
 //
 // With `gate` weights, scales, zeros and bias are of N = 64 ceil(I/32) rows, of which eights stand by turns: rows 16 i
-// to 16 i + 7 are rows 8 i to 8 i + 7 of the gate, the next eight those of what it gates (up), as interleave_rows()
+// to 16 i + 7 are rows 8 i to 8 i + 7 of the gate, the next eight those of what it gates (up), as interleave_gates
 // leaves them; and y is [M,I], made of sums in fp32 and rounded once:
 //   act(gate) up                                            gate: an activation (elementwise.h)
 //   silu(min(gate, limit)) clamp(up, -limit, limit)          silu with limit > 0
@@ -75,15 +75,21 @@ struct GemmExperts : Arguments {
     require(type.kind == QuantType::Kind::integer || (zero == 0 && !zeros), "floating-point types have no zero points");
     done();
   }
-  // The call of a product that is described, of p.experts. Throws Failure("LPQ_NATIVE_ARGUMENT").
+  // The call of a product that is described, of p.experts; of a gated one with silu. Throws
+  // Failure("LPQ_NATIVE_ARGUMENT").
   static Call call(const GemmProduct& p, const Place& place) {
     checked_experts(p.experts);
-    Call call = GemmPacked::call(p, [&](const char* name, DType dtype, Dims shape) {
+    require_gemm_sizes(p.m, p.n, p.k);
+    GemmProduct stored = p;
+    if (p.gated) stored.n = 2 * up_to(p.n, GemmPacked::kBlockN), stored.n_padded *= 2;
+    Call call = GemmPacked::call(stored, [&](const char* name, DType dtype, Dims shape) {
       const std::string_view of = name;
-      if (of != "x" && of != "y") shape.insert(shape.begin(), p.experts);
+      if (of == "y") shape[1] = p.n;
+      else if (of != "x") shape.insert(shape.begin(), p.experts);
       return place(name, dtype, std::move(shape));
     });
     call.in.insert(call.in.begin() + 1, place("offsets", i32, {p.experts + 1}));
+    if (p.gated) call.params.set("gate", "silu");
     return call;
   }
   // Of offsets that the host can read.

@@ -6,7 +6,7 @@
 namespace lpq::ops {
 
 // What gemm_experts multiplies with `gate`, of weights whose blocks of the gate stand above as many of up. y of the
-// dtype and the shape of x, and not x; what x holds says `of`:
+// dtype and the shape of x, and x only where B is 1 (blocks of gate and up by turns); what x holds says `of`:
 //   words: weights u8 [E, 2B, K/128, 512 bits] of the packed format
 //   sides: scales or zero points [E, 2B, G, 32] of 1 or 2 bytes, in its order
 //   rows: a bias of 2 bytes [E, 64 B], in natural order
@@ -30,7 +30,7 @@ struct InterleaveGates : Arguments {
     require(half * (of == kRows ? 64 : 2) == x.dim(1), "x has " + std::to_string(x.dim(1)) +
                                                            (of == kRows ? " rows" : " packed blocks") +
                                                            ", not as many of up as of the gate");
-    require(x.elements() == 0 || y.raw() != x.raw(), "y must not be x");
+    require(x.elements() == 0 || half == 1 || y.raw() != x.raw(), "y must not be x, unless blocks stand by turns");
     done();
   }
 };

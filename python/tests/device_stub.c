@@ -20,7 +20,7 @@ static const size_t HEAD = 512 + 262144;
 static __thread const char* failed = NULL;
 static struct lpq_context only;
 
-int stub_gemms, stub_grouped, stub_mixtures, stub_inits, stub_created, stub_destroyed, stub_opened;
+int stub_gemms, stub_grouped, stub_mixtures, stub_interleaved, stub_inits, stub_created, stub_destroyed, stub_opened;
 int64_t stub_largest;
 void* stub_workspace;
 
@@ -100,34 +100,48 @@ static uint16_t rounded(double value, int type) {
   return told;
 }
 
-static int code_of(const lpq_weight_desc* d, int bits, int64_t e, int64_t n, int64_t k) {
+/* Rows as they are stored: of a gated weight whole blocks of both parts. */
+static int64_t rows_of(const lpq_weight_desc* d) { return d->gated ? (d->n + 31) / 32 * 64 : d->n; }
+
+/* Where a bit of a code lies: its byte among the words of all experts, and its number there. */
+static size_t bit_of(const lpq_weight_desc* d, int bits, int64_t e, int64_t n, int64_t k, int m, int* number) {
   const int64_t across = (d->k + 127) / 128, np = n % 32, kp = k % 128;
-  const uint8_t* block = (const uint8_t*)d->weights + ((e * ((d->n + 31) / 32) + n / 32) * across + k / 128) * 512 * bits;
+  const size_t block = (size_t)(((e * ((rows_of(d) + 31) / 32) + n / 32) * across + k / 128) * 512 * bits);
   const int lane = (int)(4 * (np % 8) + kp % 8 / 2), upper = (int)(kp % 2), chunk = (int)(kp / 32);
   const int pair = (int)(4 * (kp % 32 / 8) + np / 8), fields = 16 / bits, left = 16 - fields * bits;
-  int code = 0;
+  int word = pair / fields, at = pair % fields * bits + m;
+  if (pair >= fields * bits) {
+    const int y = pair - fields * bits;
+    if (bits == 3 || bits == 5) word = m, at = 15;
+    if (bits == 6) word = m < 4 ? y : 4 + y / 2, at = m < 4 ? 16 - left + m : 16 - left + 2 * (y % 2) + m - 4;
+    if (bits == 7) word = m < 6 ? 3 * y + m / 2 : 6, at = m < 6 ? 16 - left + m % 2 : 16 - left + y;
+  }
+  const int whole = chunk * bits + word;
+  *number = at % 8;
+  return block + (size_t)(512 * (whole / 4) + 16 * lane + 4 * (whole % 4) + 2 * upper + at / 8);
+}
+
+static int code_of(const lpq_weight_desc* d, int bits, int64_t e, int64_t n, int64_t k) {
+  int code = 0, number;
   for (int m = 0; m < bits; ++m) {
-    int word = pair / fields, at = pair % fields * bits + m;
-    if (pair >= fields * bits) {
-      const int y = pair - fields * bits;
-      if (bits == 3 || bits == 5) word = m, at = 15;
-      if (bits == 6) word = m < 4 ? y : 4 + y / 2, at = m < 4 ? 16 - left + m : 16 - left + 2 * (y % 2) + m - 4;
-      if (bits == 7) word = m < 6 ? 3 * y + m / 2 : 6, at = m < 6 ? 16 - left + m % 2 : 16 - left + y;
-    }
-    const int whole = chunk * bits + word;
-    uint32_t bits32;
-    memcpy(&bits32, block + 512 * (whole / 4) + 16 * lane + 4 * (whole % 4), 4);
-    code |= (int)(bits32 >> (16 * upper + at) & 1) << m;
+    const size_t byte = bit_of(d, bits, e, n, k, m, &number);
+    code |= (((const uint8_t*)d->weights)[byte] >> number & 1) << m;
   }
   return code;
+}
+
+static int64_t groups_of(const lpq_weight_desc* d) { return d->group ? (d->k + d->group - 1) / d->group : 1; }
+
+/* Where the scale and the zero point of a row's group stand. */
+static int64_t side_of(const lpq_weight_desc* d, int64_t e, int64_t n, int64_t g) {
+  return ((e * ((rows_of(d) + 31) / 32) + n / 32) * groups_of(d) + g) * 32 + 4 * (n % 32 % 8) + n % 32 / 8;
 }
 
 /* Of an expert, 0 of a plain weight. */
 static double weight_at(const lpq_weight* w, int64_t e, int64_t n, int64_t k) {
   const lpq_weight_desc* d = &w->d;
   const int bits = w->type[1] - '0', code = code_of(d, bits, e, n, k);
-  const int64_t groups = d->group ? (d->k + d->group - 1) / d->group : 1, g = d->group ? k / d->group : 0;
-  const int64_t at = ((e * ((d->n + 31) / 32) + n / 32) * groups + g) * 32 + 4 * (n % 32 % 8) + n % 32 / 8;
+  const int64_t at = side_of(d, e, n, d->group ? k / d->group : 0);
   const double scale = half(((const uint16_t*)d->scales)[at], d->scale_type);
   double zero = d->zero;
   if (d->zero_type == LPQ_U8) zero = ((const uint8_t*)d->zeros)[at];
@@ -142,14 +156,52 @@ static lpq_status misplaced(const void* x, const void* y, const void* workspace,
   return LPQ_OK;
 }
 
+static double sum_of(const lpq_weight* w, int64_t e, int64_t n, const uint16_t* x) {
+  const lpq_weight_desc* d = &w->d;
+  double sum = d->bias ? half(((const uint16_t*)d->bias)[e * rows_of(d) + n], d->activations) : 0;
+  for (int64_t k = 0; k < d->k; ++k) sum += half(x[k], d->activations) * weight_at(w, e, n, k);
+  return sum;
+}
+
 static void multiply(const lpq_weight* w, int64_t e, int64_t from, int64_t to, const void* x, void* y) {
   const lpq_weight_desc* d = &w->d;
   for (int64_t row = from; row < to; ++row)
-    for (int64_t n = 0; n < d->n; ++n) {
-      double sum = d->bias ? half(((const uint16_t*)d->bias)[e * d->n + n], d->activations) : 0;
-      for (int64_t k = 0; k < d->k; ++k) sum += half(((const uint16_t*)x)[row * d->k + k], d->activations) * weight_at(w, e, n, k);
-      ((uint16_t*)y)[row * d->n + n] = rounded(sum, d->activations);
+    for (int64_t n = 0; n < d->n; ++n) ((uint16_t*)y)[row * d->n + n] = rounded(sum_of(w, e, n, (const uint16_t*)x + row * d->k), d->activations);
+}
+
+static void* copy_of(const void* from, size_t bytes) { return memcpy(malloc(bytes), from, bytes); }
+
+/* Row by row and code by code: rows 16 i to 16 i + 7 are rows 8 i to 8 i + 7 of the gate, the next eight those of up. */
+lpq_status lpq_gates_interleave(lpq_context* context, const lpq_weight_desc* d, void* stream) {
+  (void)stream;
+  if (context != &only || d->size != sizeof *d || !d->gated || d->experts < 1) return failure(LPQ_ERROR_ARGUMENT, "no gated experts are described");
+  const int bits = d->type[1] - '0', size = d->zero_type == LPQ_U8 ? 1 : 2;
+  const int64_t rows = rows_of(d), groups = groups_of(d), across = (d->k + 127) / 128;
+  const size_t words = (size_t)(d->experts * rows / 32 * across * 512 * bits), sides = (size_t)(d->experts * rows * groups);
+  lpq_weight_desc before = *d;
+  before.weights = copy_of(d->weights, words), before.scales = copy_of(d->scales, 2 * sides);
+  before.zeros = d->zero_type ? copy_of(d->zeros, sides * (size_t)size) : NULL;
+  before.bias = d->bias ? copy_of(d->bias, (size_t)(2 * d->experts * rows)) : NULL;
+  memset((void*)d->weights, 0, words);
+  for (int64_t e = 0; e < d->experts; ++e)
+    for (int64_t n = 0; n < rows; ++n) {
+      const int64_t own = n / 16 * 8 + n % 8, from = (own / 32 * 2 + n / 8 % 2) * 32 + own % 32;
+      for (int64_t k = 0; k < 128 * across; ++k)
+        for (int m = 0, number; m < bits; ++m) {
+          const int code = code_of(&before, bits, e, from, k);
+          const size_t byte = bit_of(d, bits, e, n, k, m, &number);
+          ((uint8_t*)d->weights)[byte] |= (uint8_t)((code >> m & 1) << number);
+        }
+      for (int64_t g = 0; g < groups; ++g) {
+        const int64_t to = side_of(d, e, n, g), at = side_of(d, e, from, g);
+        ((uint16_t*)d->scales)[to] = ((const uint16_t*)before.scales)[at];
+        if (before.zeros) memcpy((uint8_t*)d->zeros + to * size, (const uint8_t*)before.zeros + at * size, (size_t)size);
+      }
+      if (before.bias) ((uint16_t*)d->bias)[e * rows + n] = ((const uint16_t*)before.bias)[e * rows + from];
     }
+  free((void*)before.weights), free((void*)before.scales), free((void*)before.zeros), free((void*)before.bias);
+  ++stub_interleaved;
+  return LPQ_OK;
 }
 
 lpq_status lpq_gemm(const lpq_weight* w, int64_t m, const void* x, void* y, void* workspace, size_t bytes, void* stream, unsigned flags) {
@@ -169,6 +221,7 @@ lpq_status lpq_gemm_experts(const lpq_weight* w, int64_t m, const void* x, const
                             unsigned flags) {
   (void)stream, (void)flags;
   if (!w->d.experts) return failure(LPQ_ERROR_ARGUMENT, "the weight is not of experts");
+  if (w->d.gated) return failure(LPQ_ERROR_ARGUMENT, "the weight is gated");
   const lpq_status status = misplaced(x, y, workspace, bytes, m);
   if (status != LPQ_OK) return status;
   memset(y, 0xff, (size_t)(2 * m * w->d.n));
@@ -181,14 +234,14 @@ lpq_status lpq_gemm_experts(const lpq_weight* w, int64_t m, const void* x, const
 }
 
 lpq_status lpq_mixture_sizes(const lpq_mixture_desc* d, int64_t tokens, size_t* scratch, size_t* workspace) {
-  if (d->size != sizeof *d || !d->gate_up->d.experts || d->gate_up->d.experts != d->down->d.experts || d->gate_up->d.n != (d->down->d.k + 31) / 32 * 32 + d->down->d.k)
+  if (d->size != sizeof *d || !d->gate_up->d.gated || d->gate_up->d.experts != d->down->d.experts || d->gate_up->d.n != d->down->d.k)
     return failure(LPQ_ERROR_ARGUMENT, "the mixture's weights do not fit");
-  if (scratch) *scratch = (size_t)(tokens * (d->gate_up->d.n + d->down->d.k + d->down->d.n) * 2 + 2);
+  if (scratch) *scratch = (size_t)(tokens * (d->down->d.k + d->down->d.n) * 2 + 2);
   if (workspace) *workspace = HEAD + 64 * (size_t)(tokens * d->places);
   return LPQ_OK;
 }
 
-/* Token by token and place by place, by way of the same roundings; SiLU and both forms of GELU. */
+/* Token by token and place by place, of gated weights alone, by way of the same roundings; SiLU and both forms of GELU. */
 lpq_status lpq_mixture(const lpq_mixture_desc* d, int64_t tokens, const void* x, const int32_t* ids, const float* weights, void* y, void* scratch,
                        size_t scratch_bytes, void* workspace, size_t bytes, void* stream, unsigned flags) {
   size_t needed = 0;
@@ -198,16 +251,17 @@ lpq_status lpq_mixture(const lpq_mixture_desc* d, int64_t tokens, const void* x,
   if (status != LPQ_OK) return status;
   if (scratch_bytes < needed || (uintptr_t)scratch % 512) return failure(LPQ_ERROR_ARGUMENT, "the scratch is none");
   const lpq_weight_desc *both = &d->gate_up->d, *down = &d->down->d;
-  uint16_t *opened = scratch, *inner = opened + both->n, *lowered = inner + down->k, *to = y;
+  uint16_t *inner = scratch, *lowered = inner + down->k, *to = y;
   for (int64_t t = 0; t < tokens; ++t) {
     double* sums = calloc((size_t)down->n, sizeof *sums);
     for (int64_t j = 0; j < d->places; ++j) {
       const int32_t e = ids[t * d->places + j];
       if (e < 0 || e > both->experts) return free(sums), failure(LPQ_ERROR_ARGUMENT, "an id that is none");
       if (e == both->experts) continue;
-      multiply(d->gate_up, e, 0, 1, (const uint16_t*)x + t * both->k, opened);
       for (int64_t i = 0; i < down->k; ++i) {
-        const double g = half(opened[i], both->activations), u = half(opened[both->n - down->k + i], both->activations);
+        const uint16_t* row = (const uint16_t*)x + t * both->k;
+        const int64_t at = i / 8 * 16 + i % 8;
+        const double g = sum_of(d->gate_up, e, at, row), u = sum_of(d->gate_up, e, at + 8, row);
         const double act[] = {g / (1 + exp(-g)), g / 2 * (1 + erf(g / sqrt(2))), g / 2 * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (g + 0.044715 * g * g * g)))};
         inner[i] = rounded(act[d->activation] * u, both->activations);
       }

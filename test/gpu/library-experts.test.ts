@@ -41,7 +41,8 @@ gpuTest('lpq_experts_upload and lpq_gemm_experts agree with plain C', async (t) 
     await runs(t, 'experts', await expertModules(work, `w${parts}`, parts), (dir) => ['gpu', dir, '6', `${parts}`]);
 });
 
-gpuTest('lpq_mixture agrees with plain C', async (t) => {
-  if (!compiler) return t.skip('SKIPPED: no C compiler was found');
-  await runs(t, 'mixture', await mixtureModules(work, 'mixed'), (dir) => [dir, '6']);
-});
+for (const form of ['gated', 'apart'])
+  gpuTest(`lpq_mixture agrees with plain C, gate and up ${form}`, async (t) => {
+    if (!compiler) return t.skip('SKIPPED: no C compiler was found');
+    await runs(t, 'mixture', await mixtureModules(work, form), (dir) => [dir, '6', form]);
+  });

@@ -26,19 +26,25 @@ export async function expertModules(dir: string, name: string, parts: 1 | 2) {
 }
 
 /**
- * A checkpoint for library/mixture.c: gate, up and down of 6 experts, of 72 features, and 71 within, so that those of up stand from 96 on.
+ * A checkpoint for library/mixture.c: gate, up and down of 6 experts, of 160 features, in groups of 32,, and 71 within, so that those of up stand from 96 on,
+ * with biases.
  */
 export async function mixtureModules(dir: string, name: string) {
   const zeros = { kind: 'int', dtype: 'u8' } as const;
   const modules: Record<string, Made> = {};
+  const carried: Carried[] = [];
   for (let e = 0; e < EXPERTS; e++)
-    for (const [p, [part, n, k]] of (
+    for (const [p, [part, n, k, group]] of (
       [
-        ['gate', 71, 72],
-        ['up', 71, 72],
-        ['down', 72, 71],
+        ['gate', 71, 160, 32],
+        ['up', 71, 160, 32],
+        ['down', 160, 71, 0],
       ] as const
-    ).entries())
-      modules[`e${e}.${part}`] = made({ type: 'u4', n, k, zeros, seed: 10 * e + p + 1 });
-  return checkpointOf(dir, name, modules);
+    ).entries()) {
+      modules[`e${e}.${part}`] = made({ type: 'u4', n, k, ...(group && { group }), zeros, seed: 10 * e + p + 1 });
+      // bf16 from 1/4 to 1, of either sign.
+      const data = Uint16Array.from({ length: n }, (_, i) => 0x3e80 + ((i * 37 + e + p) % 256) + (i % 2 ? 0x8000 : 0));
+      carried.push({ name: `e${e}.${part}.bias`, dtype: 'BF16', shape: [n], data });
+    }
+  return checkpointOf(dir, name, modules, undefined, carried);
 }

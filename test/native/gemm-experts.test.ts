@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { allocate, createRuntime, fromTyped, type Tensor, typed } from '../../native/binding.js';
+import { allocate, createRuntime, type DType, fromTyped, type Tensor, typed } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import type { ExpertGating } from '../../native/packed-ops.js';
 import { QUANT_TYPES, quantType, typeParams } from '../../src/core/quant-type.js';
@@ -9,6 +9,7 @@ import { i32, Random } from './support.js';
 
 const rt = createRuntime(2);
 const POISON = 0x7e01;
+type Interleaving = Parameters<typeof ops.interleaveGates>[3];
 
 /** Tensors of one form, one after the other. */
 function stacked(parts: readonly Tensor[]): Tensor {
@@ -180,6 +181,37 @@ test('gate and up interleaved, every type and activation: rows of what they make
   for (const [at, type] of QUANT_TYPES.entries()) await checkGated(type, names[at % names.length]!, 64, false);
   for (const [at, type] of QUANT_TYPES.filter(({ kind }) => kind === 'int').entries())
     await checkGated(type, names[at % names.length]!, [0, 32, 128][at % 3]!, true);
+});
+
+test('blocks of gate and up by turns are interleaved in place: as those apart', async () => {
+  const [experts, down, across] = [2, 3, 5];
+  const words = Array.from({ length: 8 }, (_, i) => ['u8', [across, 512 * (i + 1)], { of: 'words', bits: i + 1 }]);
+  for (const [dtype, rest, p] of [
+    ...(words as [DType, number[], Interleaving][]),
+    ['u8', [across, 32], { of: 'sides' }],
+    ['bf16', [across, 32], { of: 'sides' }],
+    ['f16', [], { of: 'rows' }],
+  ] as [DType, number[], Interleaving][]) {
+    const each = p.of === 'rows' ? 32 : 1;
+    const apart = allocate(dtype, [experts, 2 * down * each, ...rest]);
+    const turns = allocate(dtype, [experts * down, 2 * each, ...rest]);
+    const random = new Random(apart.byteLength);
+    apart.bytes().set(Uint8Array.from({ length: apart.byteLength }, () => random.integer(0, 255)));
+    const size = apart.byteLength / (2 * experts * down);
+    for (let to = 0; to < 2 * experts * down; to++) {
+      const [block, part] = [Math.floor(to / 2), to % 2];
+      const from = (Math.floor(block / down) * 2 + part) * down + (block % down);
+      turns.bytes().set(apart.bytes().subarray(from * size, (from + 1) * size), to * size);
+    }
+    const made = allocate(dtype, apart.shape);
+    ops.interleaveGates(rt, apart, made, p);
+    ops.interleaveGates(rt, turns, turns, p);
+    await rt.sync();
+    assert.deepEqual(turns.bytes(), made.bytes(), JSON.stringify(p));
+    ops.interleaveGates(rt, apart, apart, p);
+    const said = /y must not be x, unless blocks stand by turns/;
+    await assert.rejects(rt.sync(), { code: 'LPQ_NATIVE_ARGUMENT', message: said });
+  }
 });
 
 test('gates and shapes that there are not are refused', async () => {

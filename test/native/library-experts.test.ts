@@ -43,21 +43,24 @@ function runs(program: string, args: readonly string[], env: Record<string, stri
 const KERNELS = [
   ...['t2', 't8', 'm2_g', 'm4_g', 'm2_o', 'm4_o', 'm8_o', 'c16x2'].map((cut) => `lpq_experts_int4_f16_${cut}`),
   ...['t1', 's1', 'x1'].map((cut) => `lpq_gemm_int4_f16_${cut}`),
+  ...['words_4', 'u8', 'u16'].map((of) => `lpq_interleave_${of}`),
 ];
 const made = fakeCuda(KERNELS, { hopper: true });
 const fake = made as FakeCuda;
 if (typeof made !== 'string') after(() => fake.remove());
 let kernels: ReturnType<FakeCuda['simulated']> | undefined;
 
-/** A program on simulated devices, the kernels' sources run by the host. */
-function simulated(t: TestContext, program: string, args: readonly string[]) {
+/** A program on simulated devices, the kernels' sources run by the host. `launches`: says of each kernel that is launched. */
+function simulated(t: TestContext, program: string, args: readonly string[], launches = (_: readonly string[]) => {}) {
   if (typeof made === 'string') return t.skip(made);
   kernels ??= fake.simulated('experts');
   if (typeof kernels === 'string') return t.skip(kernels);
   for (const arch of ['80', '90']) {
-    const run = runs(program, args, { ...fake.env, FAKE_CUDA_KERNELS: kernels.file, FAKE_CUDA_ARCH: arch });
+    const told = { FAKE_CUDA_KERNELS: kernels.file, FAKE_CUDA_ARCH: arch, FAKE_CUDA_TRACE: '1' };
+    const run = runs(program, args, { ...fake.env, ...told });
     assert.equal(run.status, 0, `${arch}: ${run.stdout}${run.stderr}`);
     assert.match(run.stdout, /^\d{2,} checks, 0 failed$/m);
+    launches(run.stderr.split('\n'));
     for (const line of run.stdout.matchAll(/^TIME (.*)$/gm)) t.diagnostic(`${arch}: ${line[1]}`);
   }
 }
@@ -72,7 +75,7 @@ async function packed(input: CanonicalCheckpoint, name: string): Promise<string>
 test('the contract of experts as far as it needs neither device nor files, and products of codes', { skip }, () => {
   const run = runs('experts', []);
   assert.equal(run.status, 0, run.stdout + run.stderr);
-  assert.match(run.stdout, /^33 checks, 0 failed$/m);
+  assert.match(run.stdout, /^37 checks, 0 failed$/m);
 });
 
 /** Experts of one module, with tails of N and K and a bias; of two (gate, up), whose outputs do not fill a block, with zero points. */
@@ -87,6 +90,12 @@ for (const [name, parts] of [
     simulated(t, 'experts', ['gpu', dir, '6', `${parts}`]);
   });
 
-test('a whole mixture: rows grouped, products, the gate, sums of tokens', { skip }, async (t) => {
-  simulated(t, 'mixture', [await packed(await mixtureModules(work, 'mixed'), 'mixture-packed'), '6']);
-});
+for (const form of ['gated', 'apart'])
+  test(`a whole mixture, gate and up ${form}: rows grouped, products, sums of tokens`, { skip }, async (t) => {
+    const dir = await packed(await mixtureModules(work, form), `mixture-${form}`);
+    simulated(t, 'mixture', [dir, '6', form], (kernels) => {
+      const [gates, sums] = ['lpq_gated', 'lpq_combine'].map((name) => kernels.filter((line) => line.includes(name)));
+      assert.ok(sums!.length >= 10);
+      assert.equal(gates!.length, form === 'gated' ? 0 : sums!.length);
+    });
+  });

@@ -1,7 +1,5 @@
 #include "ops/interleave_gates.h"
 
-#include <cstring>
-
 #include "lpq/exec.h"
 
 namespace lpq {
@@ -37,6 +35,21 @@ void words(const ops::InterleaveGates& a, Exec& exec) {
   });
 }
 
+template <class Number>
+void numbers(const ops::InterleaveGates& a, Exec& exec) {
+  const auto* from = reinterpret_cast<const Number*>(a.x.raw());
+  auto* to = reinterpret_cast<Number*>(a.y.raw());
+  const int64_t block = 32 * a.across;
+  const int next = a.of == a.kRows ? 8 : 1, lane = a.of == a.kRows ? 1 : 4;
+  exec.pool.for_each(a.experts * a.half, 16, [&](int64_t at) {
+    const int64_t first = at / a.half * 2 * a.half + at % a.half;
+    for (int64_t i = 0; i < 8 * a.across; ++i) {
+      const int64_t inside = i / 8 * 32 + i % 8 * lane;
+      interleave_classes(from + first * block + inside, to + 2 * at * block + inside, a.half * block, block, next);
+    }
+  });
+}
+
 void interleave_gates(Call& call, Exec& exec) {
   const ops::InterleaveGates a(call);
   if (a.x.elements() == 0) return;
@@ -50,12 +63,8 @@ void interleave_gates(Call& call, Exec& exec) {
     case 7: return words<7>(a, exec);
     case 8: return words<8>(a, exec);
   }
-  const auto size = static_cast<int64_t>(dtype_bytes(a.x.dtype)), each = 64 * a.half * a.across;
-  exec.pool.for_each(a.experts * each, 1 << 14, [&](int64_t at) {
-    const int64_t first = at / each * each, own = at - first;
-    const int64_t before = first + (a.of == a.kRows ? row_before(own, a.half) : side_before(own, a.half, a.across));
-    std::memcpy(a.y.raw() + at * size, a.x.raw() + before * size, static_cast<size_t>(size));
-  });
+  if (dtype_bytes(a.x.dtype) == 1) numbers<uint8_t>(a, exec);
+  else numbers<uint16_t>(a, exec);
 }
 LPQ_OP(interleave_gates, "interleave_gates");
 

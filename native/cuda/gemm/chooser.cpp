@@ -57,6 +57,8 @@ std::pair<std::string, Call> product_call(const ops::GemmProduct& product, const
           "only marlin's kernel gathers activations in the order of a permutation");
   require(product.layout == "turbomind" || product.layout == kExperts.name || product.experts == 0,
           "only tilus and turbomind have a form for experts");
+  require(!product.gated || (product.layout == kExperts.name && product.experts != 0),
+          "gated is of experts in layout tilus alone");
   const std::pair<const char*, const void*> places[] = {{"x", at.x},
                                                         {"offsets", at.offsets},
                                                         {"weights", at.weights},

@@ -1,7 +1,8 @@
 // interleave_gates (native/ops/interleave_gates.h): a thread does one chunk of a lane of a gate's and of up's block, or
-// one element of scales, zero points and biases.
+// the four row classes of a lane in both, of scales, zero points and biases. It reads what it writes over before.
 //   words of chunk c -> (lane = thread % 32, chunk = thread / 32 % 4, word) at 512 (W / 4) + 16 lane + 4 (W % 4) bytes
 //   of the block, W = bits c + word
+//   numbers -> (q = thread % 8, r) of row 8 r + q: element 4 q + r of a group's 32, of a bias 8 r + q
 #include "cuda/types.cuh"
 #include "lpq/interleave_chunk.h"
 
@@ -36,12 +37,13 @@ __device__ __forceinline__ void interleave_words(const uint32_t* x, uint32_t* y,
 }
 
 template <class Number>
-__device__ __forceinline__ void interleave_numbers(const Number* x, Number* y, index_t experts, index_t half,
+__device__ __forceinline__ void interleave_numbers(const Number* x, Number* y, index_t blocks, index_t half,
                                                    index_t groups, int rows) {
-  const index_t step = static_cast<index_t>(gridDim.x) * blockDim.x, each = 64 * half * groups;
-  for (index_t t = static_cast<index_t>(blockIdx.x) * blockDim.x + threadIdx.x; t < experts * each; t += step) {
-    const index_t first = t / each * each;
-    y[t] = x[first + (rows ? row_before(t - first, half) : side_before(t - first, half, groups))];
+  const index_t step = static_cast<index_t>(gridDim.x) * blockDim.x, block = 32 * groups;
+  for (index_t t = static_cast<index_t>(blockIdx.x) * blockDim.x + threadIdx.x; t < blocks * groups * 8; t += step) {
+    const index_t at = (t >> 3) / groups, inside = (t >> 3) % groups * 32 + (t & 7) * (rows ? 1 : 4);
+    interleave_classes(x + (at / half * 2 * half + at % half) * block + inside, y + 2 * at * block + inside,
+                       half * block, block, rows ? 8 : 1);
   }
 }
 
@@ -61,10 +63,10 @@ LPQ_INTERLEAVE_WORDS(6)
 LPQ_INTERLEAVE_WORDS(7)
 LPQ_INTERLEAVE_WORDS(8)
 
-#define LPQ_INTERLEAVE_NUMBERS(name, number)                                                                  \
-  extern "C" __global__ void lpq_interleave_##name(const number* x, number* y, index_t experts, index_t half, \
-                                                   index_t groups, int rows) {                                \
-    interleave_numbers<number>(x, y, experts, half, groups, rows);                                            \
+#define LPQ_INTERLEAVE_NUMBERS(name, number)                                                                 \
+  extern "C" __global__ void lpq_interleave_##name(const number* x, number* y, index_t blocks, index_t half, \
+                                                   index_t groups, int rows) {                               \
+    interleave_numbers<number>(x, y, blocks, half, groups, rows);                                            \
   }
 LPQ_INTERLEAVE_NUMBERS(u8, uint8_t)
 LPQ_INTERLEAVE_NUMBERS(u16, uint16_t)

@@ -39,14 +39,16 @@ LPQ_EVERYWHERE constexpr void interleave_chunk(const uint32_t (&gate)[Bits], con
   }
 }
 
-// Where element `at` of interleaved sides or rows of one expert stood.
-LPQ_EVERYWHERE constexpr long long side_before(long long at, long long half, long long groups) {
-  const long long block = at / (32 * groups), within = at % (32 * groups), r = within & 3;
-  const long long from = (r & 1 ? half : 0) + block / 2;
-  return from * 32 * groups + (within & ~3ll) + 2 * (block & 1) + (r >> 1);
-}
-LPQ_EVERYWHERE constexpr long long row_before(long long at, long long half) {
-  return (at >> 3 & 1 ? 32 * half : 0) + at / 16 * 8 + at % 8;
+// The numbers of a lane's four row classes, `next` apart, in a block of a gate and, `up` further on, in one of up
+// become those of two blocks that are `second` apart. `to` may be `from` where `second` is `up`: all are read before
+// any is written.
+template <class Number>
+LPQ_EVERYWHERE constexpr void interleave_classes(const Number* from, Number* to, long long up, long long second,
+                                                 int next) {
+  const Number gates[4] = {from[0], from[next], from[2 * next], from[3 * next]};
+  const Number ups[4] = {from[up], from[up + next], from[up + 2 * next], from[up + 3 * next]};
+  to[0] = gates[0], to[next] = ups[0], to[2 * next] = gates[1], to[3 * next] = ups[1];
+  to[second] = gates[2], to[second + next] = ups[2], to[second + 2 * next] = gates[3], to[second + 3 * next] = ups[3];
 }
 
 }  // namespace lpq

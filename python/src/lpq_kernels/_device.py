@@ -57,6 +57,8 @@ class Weight:
     """Of a plain weight whose block was put together here."""
     experts: int = 0
     """0: a plain weight; else n and k are of one expert."""
+    gated: bool = False
+    """Of experts: gate and up, as mixture_on_device() takes them; n is of one of both."""
 
 
 _weights: dict[int, Weight] = {}
@@ -134,7 +136,7 @@ def adopt(block: torch.Tensor, handle: c_void_p, weight: Weight, alike: tuple[ob
     _weights[address] = weight
     # Tensors of one storage share its Python object, which lives as long as any of them does, in C++, too.
     weakref.finalize(block.untyped_storage(), _drop, address, weight.handle).atexit = False
-    _reserve(weight, (weight.device, weight.dtype, weight.n, weight.k, weight.group, weight.bias, weight.experts, *alike), places)
+    _reserve(weight, (weight.device, weight.dtype, weight.n, weight.k, weight.group, weight.bias, weight.experts, weight.gated, *alike), places)
     return block
 
 
@@ -251,8 +253,8 @@ def settled(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def created(block: torch.Tensor, weight: Weight, pieces: Pieces) -> c_void_p:
-    """The library's weight of a block whose pieces stand where they say."""
+def _described(block: torch.Tensor, weight: Weight, pieces: Pieces) -> WeightDesc:
+    """A weight of a block whose pieces stand where they say, as the library is told of it."""
     address = [block.data_ptr() + start for start, _ in pieces.places]
     desc = sized(WeightDesc)
     desc.layout, desc.type, desc.n, desc.k, desc.group, desc.activations = _TILUS, pieces.type.encode(), weight.n, weight.k, weight.group, TYPES[weight.dtype]
@@ -261,9 +263,21 @@ def created(block: torch.Tensor, weight: Weight, pieces: Pieces) -> c_void_p:
         desc.zeros, desc.zero_type = address[2], _ZEROS[pieces.zeros]
     if weight.bias:
         desc.bias = address[-1]
+    desc.gated = weight.gated
+    return desc
+
+
+def created(block: torch.Tensor, weight: Weight, pieces: Pieces) -> c_void_p:
+    """The library's weight of a block whose pieces stand where they say."""
     handle = c_void_p()
-    check(library.lpq_weight_create(context(weight.device), byref(desc), byref(handle)))
+    check(library.lpq_weight_create(context(weight.device), byref(_described(block, weight, pieces)), byref(handle)))
     return handle
+
+
+def interleave_gates(block: torch.Tensor, weight: Weight, pieces: Pieces) -> None:
+    """Moves rows of gate and up, whose blocks of 32 stand by turns, to where products read them."""
+    check(library.lpq_gates_interleave(context(weight.device), byref(_described(block, weight, pieces)), _stream(weight.device)))
+    settled(weight.device)
 
 
 def tilus(

@@ -102,6 +102,7 @@ class WeightDesc(ctypes.Structure):
         ("block_clip", c_void_p),
         ("blocks", c_void_p),
         ("eight_bit_blocks", c_int64),
+        ("gated", c_int),
     ]
 
 
@@ -115,6 +116,8 @@ class MixtureDesc(ctypes.Structure):
         ("activation", c_int),
         ("places", c_int64),
         ("some_none", c_int),
+        ("alpha", c_double),
+        ("limit", c_double),
     ]
 
 
@@ -192,6 +195,7 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "lpq_cpu_gemm_experts": [c_void_p, c_size_t, c_int64, c_int64, c_int, c_void_p, c_void_p, c_void_p, c_int],
     "lpq_context_open": [c_void_p, POINTER(c_void_p)],
     "lpq_weight_create": [c_void_p, c_void_p, POINTER(c_void_p)],
+    "lpq_gates_interleave": [c_void_p, c_void_p, c_void_p],
     "lpq_gemm_workspace": [c_void_p, c_int64, c_int64, POINTER(c_size_t)],
     "lpq_mixture_sizes": [c_void_p, c_int64, POINTER(c_size_t), POINTER(c_size_t)],
     "lpq_module_bytes": [c_void_p, c_char_p, POINTER(c_size_t)],

@@ -7,6 +7,7 @@ from ctypes import byref, c_size_t
 from dataclasses import replace
 
 import torch
+from torch.nn import functional
 
 from . import _device, _tilus
 from ._ctypes import ACTIVATIONS
@@ -28,8 +29,8 @@ def _facts(of: Weight, pieces: Pieces) -> dict[str, object]:
 
 
 def stack(experts: Sequence[Sequence[torch.Tensor]], places: int = 1) -> torch.Tensor:
-    """The block of all experts of a projection, whose outputs are those of an expert's blocks below one another: block p's from column
-    p * (n rounded up to 32) on. `places`: rows of x that a token has at most. Raises Error where blocks are not alike."""
+    """The block of all experts of a projection, of a block an expert; or of gate and up of every expert, which a mixture gates in one launch.
+    `places`: rows of x that a token has at most. Raises Error where blocks are not alike."""
     blocks = [block for each in experts for block in each]
     weights, parts = [_device.of(block) for block in blocks], len(experts[0])
     for i, weight in enumerate(weights):
@@ -41,23 +42,26 @@ def stack(experts: Sequence[Sequence[torch.Tensor]], places: int = 1) -> torch.T
             raise Error("LPQ_ERROR_UNSUPPORTED", f"experts 0 and {i // parts} differ in {what}: one launch multiplies experts that are alike")
     first, pieces = weights[0], weights[0].pieces
     assert pieces is not None
-    step = -(-first.n // _tilus.ROWS) * _tilus.ROWS
-    n = (parts - 1) * step + first.n
+    gated, runs = parts == 2, -(-first.n // _tilus.ROWS)
     where, total = [], 0
     for i, (_, size) in enumerate(pieces.places):
         bias = first.bias and i == len(pieces.places) - 1
-        # Bytes from one expert to the next, and from one part to the next.
-        strides = (2 * n, 2 * step) if bias else (parts * size, size)
-        where.append((total, *strides))
-        total += -(-len(experts) * strides[0] // 16) * 16
+        each = 2 * _tilus.ROWS * runs if bias and gated else size
+        where.append((total, each))
+        total += -(-len(blocks) * each // 16) * 16
     made = torch.zeros(total, dtype=torch.uint8, device=blocks[0].device)
     for i, block in enumerate(blocks):
-        for (start, expert, part), (at, size) in zip(where, pieces.places, strict=True):
-            to = start + i // parts * expert + i % parts * part
-            made[to : to + size] = block[at : at + size]
+        for (start, each), (at, size) in zip(where, pieces.places, strict=True):
+            piece, to = functional.pad(block[at : at + size], (0, each - size)), made[start : start + len(blocks) * each]
+            if gated:  # 32 rows of the gate, as many of up, and so on
+                to.view(len(experts), runs, 2, each // runs)[i // 2, :, i % 2] = piece.view(runs, -1)
+            else:
+                to[i * each : (i + 1) * each] = piece
     _device.settled(made.device)
-    whole = Pieces(pieces.type, pieces.zero, pieces.scales, pieces.zeros, tuple((start, 0) for start, _, _ in where))
-    weight = replace(first, handle=0, n=n, pieces=None, experts=len(experts))
+    whole = Pieces(pieces.type, pieces.zero, pieces.scales, pieces.zeros, tuple((start, 0) for start, _ in where))
+    weight = replace(first, handle=0, pieces=None, experts=len(experts), gated=gated)
+    if gated:
+        _device.interleave_gates(made, weight, whole)
     handle = _device.created(made, weight, whole)
     alike = ("tilus", pieces.type, pieces.scales, pieces.zeros)
     return _device.adopt(made, handle, replace(weight, handle=handle.value or 0), alike, places)
@@ -66,7 +70,8 @@ def stack(experts: Sequence[Sequence[torch.Tensor]], places: int = 1) -> torch.T
 def stacked(
     gate: Sequence[torch.Tensor], up: Sequence[torch.Tensor], down: Sequence[torch.Tensor], places: int
 ) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor], Sequence[torch.Tensor]]:
-    """What experts() takes of experts with these blocks: one block of gate and up, and one of down, where experts are alike; else the same."""
+    """What experts() takes of experts with these blocks: one block of gate and up, gated, and one of down, where experts are alike; else the
+    same."""
     try:
         both, lowers = stack(list(zip(gate, up, strict=True))), stack([[block] for block in down])
     except Error as error:

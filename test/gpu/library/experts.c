@@ -42,6 +42,12 @@ static void without_files(void) {
   d = four(8, 2048, 1536), d.layout = LPQ_LAYOUT_MARLIN;
   GIVES(LPQ_ERROR_ARGUMENT, lpq_explain("h200", &d, 128, text, sizeof text, NULL));
   NAMES("only tilus and turbomind have a form for experts");
+  d = four(64, 2048, 768), d.gated = 1, d.n_padded = 768;
+  GIVES(LPQ_OK, lpq_explain("h200", &d, 128, text, sizeof text, NULL));
+  TRUE(strncmp(text, "lpq_experts_int4_f16_", 21) == 0);
+  d.experts = 0;
+  GIVES(LPQ_ERROR_ARGUMENT, lpq_explain("h200", &d, 128, text, sizeof text, NULL));
+  NAMES("gated is of experts in layout tilus alone");
   d = four(8, 2048, 1536), d.n_padded = 2048;
   GIVES(LPQ_ERROR_ARGUMENT, lpq_explain("h200", &d, 128, text, sizeof text, NULL));
   GIVES(LPQ_ERROR_ARGUMENT, lpq_gemm_experts(NULL, 1, text, offsets, text, text, 1, NULL, 0));

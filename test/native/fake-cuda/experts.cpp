@@ -54,17 +54,29 @@ T argument(void** arguments, int i) {
 }
 
 // The simulator does not have what native/cuda/nn/elementwise.cu is written with: what stands between the products of a
-// mixture, plainly. SiLU alone.
+// mixture, plainly, by number of the activation (ops/elementwise.h).
+double activated(int act, double x) {
+  switch (act) {
+    case 1: return x / 2 * std::erfc(-x / std::sqrt(2));
+    case 2: return x / (1 + std::exp(-2 * std::sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
+    case 3: return std::max(x, 0.0);
+    case 4: return std::max(x, 0.0) * std::max(x, 0.0);
+    case 5: return x / (1 + std::exp(-1.702 * x));
+    case 6: return 1 / (1 + std::exp(-x));
+    default: return x / (1 + std::exp(-x));
+  }
+}
 void gated_rows(void** arguments) {
   const auto *gate = argument<const uint16_t*>(arguments, 0), *up = argument<const uint16_t*>(arguments, 1);
   auto* y = argument<uint16_t*>(arguments, 2);
+  const int act = argument<int>(arguments, 3);
   const auto rows = argument<long long>(arguments, 4), width = argument<long long>(arguments, 5),
              gate_pitch = argument<long long>(arguments, 6), up_pitch = argument<long long>(arguments, 7);
   for (long long row = 0; row < rows; ++row)
     for (long long i = 0; i < width; ++i) {
       const float g = lpq::cuda::to_float(gate[row * gate_pitch + i], false);
       const float u = lpq::cuda::to_float(up[row * up_pitch + i], false);
-      y[row * width + i] = lpq::cuda::from_float<false>(g / (1 + std::exp(-g)) * u);
+      y[row * width + i] = lpq::cuda::from_float<false>(static_cast<float>(activated(act, g)) * u);
     }
 }
 
