@@ -221,6 +221,40 @@ async function rounded(n: number, k: number, groups: number, type: QuantType, se
   return { inputs, level, scale, m: typed(m), errorOf, min, max };
 }
 
+test('gptq_descend of several problems gives the codes of each alone', async () => {
+  const type = quantType('i3');
+  const params = { ...typeParams(type), sweeps: 2 };
+  const sizes = [
+    [4, 140, 2],
+    [7, 64, 1],
+    [3, 260, 4],
+  ] as const;
+  const begin = () => Promise.all(sizes.map(([n, k, groups]) => rounded(n, k, groups, type, n)));
+  const [apart, together] = [await begin(), await begin()];
+  const [one, all] = [allocate('f64', [1]), allocate('f64', [1])];
+  let moved = 0;
+  for (const { inputs, level } of apart) {
+    gptqOps.descend(rt, inputs, level, one, params);
+    await rt.sync();
+    moved += typed<Float64Array>(one)[0]!;
+  }
+  gptqOps.descendAll(
+    rt,
+    together.map(({ inputs, level }) => ({ ...inputs, level })),
+    all,
+    params,
+  );
+  await rt.sync();
+  for (const [i, { level }] of together.entries()) assert.deepEqual(typed(level), typed(apart[i]!.level), `problem ${i}`);
+  assert.equal(typed<Float64Array>(all)[0], moved);
+  const { inputs } = together[0]!;
+  const { t, matrix, scale, zero } = inputs;
+  await assert.rejects(async () => {
+    rt.enqueue('gptq_descend', [t, matrix, scale, zero, inputs.group, t], [together[0]!.level, all], params);
+    await rt.sync();
+  }, /the input the matrix is missing/);
+});
+
 test('gptq_descend never increases the error and ends where no single code can improve it', async () => {
   for (const name of ['i2', 'u3', 'i4']) {
     const [n, k, groups] = [4, 140, 2];

@@ -199,6 +199,32 @@ void correction_error(const std::string& name, const Layer& l, const Tensor& m, 
   report.close(name + ", elements", got, values(want), most * elementwise, elementwise);
 }
 
+// Problems of one call, of two heights and three beginnings: the codes that each alone gets, and all that moved.
+void check_side_by_side(const std::string& name, Device& d, const Layer& l, const Tensor& t, const Tensor& m,
+                        const Tensor& scale, const Tensor& zero, const Tensor& level, const Params& sweep) {
+  const int64_t half = (l.n + 1) / 2;
+  const auto top = [&](const Tensor& whole) {
+    return filled(DType::f32, {half, whole.dim(1)}, [&](int64_t i) { return static_cast<float>(get(whole, i)); });
+  };
+  std::vector<Tensor> in, out, alone;
+  double moved = 0;
+  for (const bool all : {true, false, true}) {
+    const std::vector<Tensor> problem = {all ? t : top(t), m, all ? scale : top(scale), all ? zero : top(zero), l.group};
+    // The third begins where the first ends.
+    const Tensor begin = in.size() == 10 ? alone[0] : all ? level : top(level);
+    const auto one = d.run("gptq_descend", problem, {copy(begin), poisoned(DType::f64, {1})}, sweep);
+    in.insert(in.end(), problem.begin(), problem.end());
+    out.push_back(copy(begin));
+    alone.push_back(one[0]);
+    moved += get(one[1], 0);
+  }
+  out.push_back(poisoned(DType::f64, {1}));
+  const auto together = d.run("gptq_descend", in, out, sweep);
+  for (size_t i = 0; i < alone.size(); ++i)
+    report.that(name + ": descend side by side, problem " + std::to_string(i), same_bytes(together[i], alone[i]));
+  report.that(name + ": descend side by side, changed", get(together[alone.size()], 0) == moved);
+}
+
 // Everything from the factorisation to the stored scales. Each operation gets the CPU's inputs, so differences do not
 // add up; at the end the whole is run on either device.
 void solver(Device& d, Host& host, const Type& type, bool symmetric, bool both, int64_t n, int64_t k, int64_t size,
@@ -365,6 +391,7 @@ void solver(Device& d, Host& host, const Type& type, bool symmetric, bool both, 
     report.that(label, after_got <= before * (1 + 1e-9) && after_got < after * 1.003);
     report.close(label + ", changed", b[1], values(a[1]), 8, passes == 3 ? 0.02 : 0.04);
   }
+  check_side_by_side(name, d, l, t, m, scale, zero, solve_want[0], with(tp, {{"sweeps", 2.0}}));
 
   if (!coarse) {
     Tensor scale_want = copy(scale), scale_got = copy(scale);
