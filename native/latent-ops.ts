@@ -11,7 +11,7 @@ export const latentOps = {
     q: Tensor,
     { pages, table, lengths }: LatentCache,
     y: Tensor,
-    p: LatentForm & { heads: number; scale: number; queries?: number; splits?: number },
+    p: LatentForm & { heads: number; scale: number; queries?: number; splits?: number; rows?: number },
   ) => rt.enqueue('latent_decode', [q, pages, table, lengths], [y], { ...p }),
 
   /** Quantizes c f16 [T, latent] and packs it with rope f16 [T, rotary] as tokens first .. of the sequence of table I32 [P]. */

@@ -46,8 +46,8 @@ struct LatentForm {
 // token's k is its latent c and its rotary dims; 0 where a query sees no token. q f16 or bf16 (made f16) [B*queries,
 // heads*(latent + rotary)]; the pages; table I32 [B,P]; lengths I32 [B] tokens. queries (1) tokens of a sequence are
 // its newest: query i sees tokens up to its own, the (lengths - queries + i)-th. On CUDA splits overrides into how many
-// runs tokens are cut, which changes no more than the order of sums. A page or length that is none:
-// LPQ_NATIVE_ARGUMENT.
+// runs tokens are cut, rows (16, 32 or 64) how many queries times heads a block takes; neither changes more than the
+// order of sums. A page or length that is none: LPQ_NATIVE_ARGUMENT.
 struct LatentDecode : Arguments {
   int64_t heads = integer("heads"), queries = integer("queries", 1);
   const Tensor& q = input("q", {f16, bf16});
@@ -57,13 +57,14 @@ struct LatentDecode : Arguments {
   const Tensor& lengths = input("lengths", {i32}, {sequences});
   const Tensor& y = output("y", {f16, bf16, f32}, {sequences * queries, heads * form.latent});
   double scale = number("scale");
-  int64_t splits = integer("splits", 0);  // 0: not given
+  int64_t splits = integer("splits", 0), rows = integer("rows", 0);  // 0: not given
 
   explicit LatentDecode(const Call& call) : Arguments(call, "latent_decode") {
     require(heads > 0, "heads is not positive");
     require(queries >= 1, "queries is not positive");
     require_shape(q, "q", {sequences * queries, heads * form.width()});
     require((!has("splits") || splits >= 1) && splits <= 1024, "splits is not 1 to 1024");
+    require(!has("rows") || rows == 16 || rows == 32 || rows == 64, "rows is not 16, 32 or 64");
     done();
   }
 };

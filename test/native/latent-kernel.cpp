@@ -8,6 +8,7 @@
 #include "asynchronous.h"
 #include "cuda/attention/latent.cuh"
 #include "cuda/attention/latent_pack.cuh"
+#include "cuda/attention/latent_sm90.cuh"
 #include "latent_case.h"
 
 using namespace lpq::cuda;
@@ -52,8 +53,12 @@ template <class T>
 std::string launch(const LatentCase& c, const LatentArgs& a) {
   const int tiles = c.sequences() * a.row_tiles;
   simt::begin(++seed);
-  std::string error = simt::try_run(tiles * c.splits, kLatentThreads, 1, T::shared(c.bits, c.bits == 16 ? 32 : c.group),
-                                    seed, [&] { latent_decode<T>(a); });
+  std::string error;
+  if constexpr (std::is_same_v<T, LatentHopper>)
+    error = simt::try_run(tiles * c.splits, T::kThreads, 1, T::kBytes, seed, [&] { latent_decode_sm90(a); });
+  else
+    error = simt::try_run(tiles * c.splits, kLatentThreads, 1, T::shared(c.bits, c.bits == 16 ? 32 : c.group), seed,
+                          [&] { latent_decode<T>(a); });
   if (error.empty() && c.splits > 1)
     error = simt::try_run(tiles * T::kRows * kLatentDims / 4 / kLatentThreads, kLatentThreads, 1, 0, seed,
                           [&] { latent_join<T>(a); });
@@ -84,8 +89,11 @@ void decoded(const LatentCase& c) {
     }
 }
 
-// By every kernel.
-void all(const LatentCase& c) { decoded<LatentFew>(c), decoded<LatentMany>(c), decoded<LatentSmall>(c); }
+// By every kernel that takes it.
+void all(const LatentCase& c) {
+  decoded<LatentFew>(c), decoded<LatentMany>(c), decoded<LatentSmall>(c);
+  if (c.latent == kLatentDims) decoded<LatentHopper>(c);
+}
 
 // A length and a page that are none: told, and nothing is read for them.
 void bad() {
@@ -162,6 +170,11 @@ int main() {
     decoded<LatentMany>({bits, 64, 192, 48, 6, 3, 2, 32, {65, 2}, true});
     decoded<LatentFew>({bits, 64, 64, 16, 3, 2, 3, 32, {0, 97, 32}});
   }
+  for (const int bits : {2, 4, 8, 16}) {
+    decoded<LatentHopper>({bits, 64, 512, 48, 6, 13, 2, 32, {65, 2, 330}, true});
+    decoded<LatentHopper>({bits, 32, 512, 64, 64, 1, 1, 32, {0, 260}});
+  }
+  decoded<LatentHopper>({4, 128, 512, 64, 128, 1, 5, 64, {300}});
   decoded<LatentMany>({4, 128, 512, 64, 64, 1, 1, 64, {90}});
   decoded<LatentMany>({8, 64, 512, 64, 128, 1, 2, 32, {64}});
   decoded<LatentMany>({4, 128, 512, 64, 70, 2, 5, 32, {3, 200}});  // a full tile of rows, splits without tokens

@@ -22,19 +22,30 @@ void tell_form(const ops::LatentForm& f, Args& a) {
 
 // A kernel by its rows.
 struct Kernel {
-  const char* name;
-  int rows, tokens, record, shared;
+  const char *name, *join;
+  int rows, tokens, threads, record, shared;
 };
 template <class T>
 Kernel kernel_of(const char* name, const ops::LatentForm& f) {
-  return {name, T::kRows, T::kTokens, T::kRecord * 4,
+  return {name,
+          name,
+          T::kRows,
+          T::kTokens,
+          kLatentThreads,
+          T::kRecord * 4,
           T::shared(static_cast<int>(f.bits), f.exact() ? 32 : static_cast<int>(f.group))};
 }
-// Blocks of 16 rows where these suffice; of 64 where the device has room for them.
-Kernel choose_kernel(const ops::LatentForm& f, int64_t rows, int64_t room) {
+// Blocks of 16 rows where these suffice; of 64 by wgmma, or where the device has room for them. wish: of this many, or
+// 0.
+Kernel choose_kernel(const ops::LatentForm& f, int64_t rows, int64_t wish, const DeviceFacts& device) {
+  if (wish == 16 || (!wish && rows <= 16)) return kernel_of<LatentFew>("few", f);
   const Kernel many = kernel_of<LatentMany>("many", f);
-  if (rows <= 16) return kernel_of<LatentFew>("few", f);
-  return many.shared <= room ? many : kernel_of<LatentSmall>("small", f);
+  if (wish == 32 || (!wish && many.shared > device.shared_per_block)) return kernel_of<LatentSmall>("small", f);
+  using T = LatentHopper;
+  static_assert(T::kRecord == LatentMany::kRecord);
+  if (device.features.wgmma && f.latent == kLatentDims)
+    return {"sm90", "many", T::kRows, T::kTokens, T::kThreads, T::kRecord * 4, T::kBytes};
+  return many;
 }
 
 // Splits that end soonest, in tenths of a tile of tokens: rounds of blocks, each so many tiles and two to begin and to
@@ -67,7 +78,7 @@ void decode(Call& call, CudaExec& exec) {
   a.bf16_queries = of.q.dtype == DType::bf16, a.scale = static_cast<float>(of.scale * 1.4426950408889634);
   a.fault = exec.fault("LPQ_NATIVE_ARGUMENT", "the table names a page that is none, or a length is beyond its pages");
   const DeviceFacts& device = exec.device();
-  const Kernel kernel = choose_kernel(f, rows, device.shared_per_block);
+  const Kernel kernel = choose_kernel(f, rows, of.rows, device);
   require(kernel.shared <= device.shared_per_block, "the kernel needs more than the device's " +
                                                         std::to_string(device.shared_per_block) +
                                                         " bytes of shared memory a block");
@@ -80,12 +91,11 @@ void decode(Call& call, CudaExec& exec) {
   require(tiles * splits < (int64_t{1} << 31), "queries times heads times splits are too many for a launch");
   Scratch partial = exec.scratch(static_cast<size_t>(splits > 1 ? tiles * splits * kernel.record : 16));
   a.partial = partial.as<float>();
-  const std::string name = kernel.name;
-  exec.launch("lpq_latent_decode_" + name, Dim3(tiles * splits), Dim3(kLatentThreads),
+  exec.launch(std::string("lpq_latent_decode_") + kernel.name, Dim3(tiles * splits), Dim3(kernel.threads),
               static_cast<unsigned>(kernel.shared), a);
   if (splits > 1)
-    exec.launch("lpq_latent_join_" + name, Dim3(tiles * kernel.rows * kLatentDims / 4 / kLatentThreads),
-                Dim3(kLatentThreads), 0, a);
+    exec.launch(std::string("lpq_latent_join_") + kernel.join,
+                Dim3(tiles * kernel.rows * kLatentDims / 4 / kLatentThreads), Dim3(kLatentThreads), 0, a);
 }
 LPQ_CUDA_OP(decode, "latent_decode");
 

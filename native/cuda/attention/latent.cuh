@@ -112,14 +112,14 @@ __device__ __forceinline__ void latent_halves(const LatentArgs& a, uint32_t from
   }
 }
 
-// Queries as halves, 0 beyond the last row.
-template <class T>
-__device__ __forceinline__ void latent_queries(const LatentArgs& a, const LatentOwn<T>& own, uint32_t to) {
+// Queries as halves, 0 beyond the last row; place(row, chunk): where to.
+template <class T, int THREADS, class Place>
+__device__ __forceinline__ void latent_queries(const LatentArgs& a, const LatentOwn<T>& own, const Place& place) {
   const int chunks = (a.latent + a.rotary) / 8;
   const unsigned short* const from =
       a.q + (static_cast<long long>(own.sequence) * a.rows + own.first_row) * (8ll * chunks);
 #pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x); i < T::kRows * chunks; i += kLatentThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < T::kRows * chunks; i += THREADS) {
     const int row = i / chunks;
     uint4 x = make_uint4(0, 0, 0, 0);
     if (row < own.rows) x = *reinterpret_cast<const uint4*>(from + 8ll * i);
@@ -129,7 +129,7 @@ __device__ __forceinline__ void latent_queries(const LatentArgs& a, const Latent
       };
       x = make_uint4(half(x.x), half(x.y), half(x.z), half(x.w));
     }
-    st_shared_v4(to + latent_place<kLatentWidth>(row, i % chunks), x);
+    st_shared_v4(place(row, i % chunks), x);
   }
 }
 
@@ -305,7 +305,8 @@ __device__ __forceinline__ void latent_decode(const LatentArgs& a) {
   const auto turned = [&](int tile) { return rope + static_cast<uint32_t>((tile - own.begin) % 2 * T::kRopeTile); };
   latent_fetch<T>(a, own, own.begin, to(own.begin), turned(own.begin));
   cp_async_commit();
-  latent_queries<T>(a, own, queries);
+  latent_queries<T, kLatentThreads>(
+      a, own, [&](int row, int chunk) { return queries + latent_place<kLatentWidth>(row, chunk); });
   const int seen = min(own.sees(a, thread / T::kOfRow), own.length);
   LatentRow state;
   float out[T::kTiles][8][4] = {};

@@ -59,6 +59,17 @@ struct LatentShape {
   static constexpr int shared(int bits, int group) { return kStage + stage(bits, group); }
 };
 
+// By wgmma: latents of 512 dims, tiles of 64 tokens, two of them; two warpgroups that multiply, one that brings tiles.
+struct LatentHopper {
+  static constexpr int kRows = 64, kTokens = 64, kThreads = 384, kRecord = 2 * kRows + kRows * kLatentDims;
+  static constexpr int kRegisters = 184;  // of threads that multiply
+  // Shared memory: queries, tiles, weights, largest scores of rows, barriers.
+  static constexpr int kTile = kTokens * kLatentWidth * 2, kTiles = kRows * kLatentWidth * 2,
+                       kWeights = kTiles + 2 * kTile, kPeaks = kWeights + kRows * kTokens * 2,
+                       kBarriers = kPeaks + 2 * kRows * 4, kBytes = kBarriers + 32;
+  static_assert(kBytes <= 227 << 10);
+};
+
 // Few rows; many, on devices with room for them; many elsewhere.
 using LatentFew = LatentShape<16, 32>;
 using LatentMany = LatentShape<64, 32>;
