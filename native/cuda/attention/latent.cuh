@@ -133,34 +133,61 @@ __device__ __forceinline__ void latent_queries(const LatentArgs& a, const Latent
   }
 }
 
-// A warp's part of S of a tile, left in shared memory.
+// What a warp multiplies of S: every kParts-th sixteen of dims, 16 tokens, rows from `row` on.
 template <class T>
-__device__ __forceinline__ void latent_scores(const LatentArgs& a, uint32_t queries, uint32_t keys, uint32_t rope,
+struct LatentShare {
+  int part, token, row;  // token: the first of the tile's
+  __device__ __forceinline__ LatentShare() {
+    const int warp = static_cast<int>(threadIdx.x >> 5);
+    part = warp % T::kParts, token = warp / T::kParts % T::kTokenWarps * 16;
+    row = warp / (T::kParts * T::kTokenWarps) * 16 * T::kRowTiles;
+  }
+};
+template <class T>
+__device__ __forceinline__ void latent_operand(uint32_t (&q)[4], uint32_t queries, int row, int kc) {
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  ldmatrix_x4(q, queries + latent_place<kLatentWidth>(row + (lane & 15), 2 * kc + (lane >> 4)));
+}
+
+// A warp's part of S of a tile, left in shared memory; `held`: its queries, where they stay in registers.
+template <class T>
+__device__ __forceinline__ void latent_scores(const LatentArgs& a, const LatentShare<T>& share, uint32_t queries,
+                                              const uint32_t (&held)[T::kHeld + 1][4], uint32_t keys, uint32_t rope,
                                               uint32_t scores) {
-  const int lane = static_cast<int>(threadIdx.x & 31), warp = static_cast<int>(threadIdx.x >> 5);
-  const int part = warp % T::kParts, token_warp = warp / T::kParts % T::kTokenWarps,
-            row = warp / (T::kParts * T::kTokenWarps) * 16 * T::kRowTiles;
-  const int token = 16 * token_warp + (lane & 7) + 8 * (lane >> 4), key_chunk = lane >> 3 & 1, query_chunk = lane >> 4,
-            plain = a.latent / 16, steps = plain + a.rotary / 16;
+  const int lane = static_cast<int>(threadIdx.x & 31), part = share.part, row = share.row,
+            token = share.token + (lane & 7) + 8 * (lane >> 4), key_chunk = lane >> 3 & 1, plain = a.latent / 16,
+            steps = plain + a.rotary / 16;
   float score[T::kRowTiles][2][4] = {};
-  const auto step = [&](int kc, uint32_t key) {
-    uint32_t k[4];  // both halves of 16 dims of tokens 0 to 7, then of 8 to 15
-    ldmatrix_x4(k, key);
-#pragma unroll
-    for (int r = 0; r < T::kRowTiles; ++r) {
-      uint32_t q[4];
-      ldmatrix_x4(q, queries + latent_place<kLatentWidth>(row + 16 * r + (lane & 15), 2 * kc + query_chunk));
-      mma_m16n8k16<false>(score[r][0], q, k[0], k[1]);
-      mma_m16n8k16<false>(score[r][1], q, k[2], k[3]);
-    }
+  const auto key_of = [&](int kc) {
+    return kc < plain ? keys + latent_place<kLatentDims>(token, 2 * kc + key_chunk)
+                      : rope + latent_place<kLatentRotary>(token, 2 * (kc - plain) + key_chunk);
   };
-  int kc = part;
+  const auto multiply = [&](int r, const uint32_t (&q)[4], const uint32_t (&k)[4]) {
+    mma_m16n8k16<false>(score[r][0], q, k[0], k[1]);
+    mma_m16n8k16<false>(score[r][1], q, k[2], k[3]);
+  };
+  uint32_t k[4];  // both halves of 16 dims of tokens 0 to 7, then of 8 to 15
+  if constexpr (T::kHeld > 0) {
+#pragma unroll
+    for (int j = 0; j < T::kHeld; ++j)
+      if (part + j * T::kParts < steps) {
+        ldmatrix_x4(k, key_of(part + j * T::kParts));
+        multiply(0, held[j], k);
+      }
+  } else {
 #pragma unroll 4
-  for (; kc < plain; kc += T::kParts) step(kc, keys + latent_place<kLatentDims>(token, 2 * kc + key_chunk));
-#pragma unroll 1
-  for (; kc < steps; kc += T::kParts) step(kc, rope + latent_place<kLatentRotary>(token, 2 * (kc - plain) + key_chunk));
+    for (int kc = part; kc < steps; kc += T::kParts) {
+      ldmatrix_x4(k, key_of(kc));
+#pragma unroll
+      for (int r = 0; r < T::kRowTiles; ++r) {
+        uint32_t q[4];
+        latent_operand<T>(q, queries, row + 16 * r, kc);
+        multiply(r, q, k);
+      }
+    }
+  }
   const uint32_t to = scores + static_cast<uint32_t>((part * T::kRows + row + (lane >> 2)) * T::kScoreRow +
-                                                     (16 * token_warp + 2 * (lane & 3)) * 4);
+                                                     (share.token + 2 * (lane & 3)) * 4);
 #pragma unroll
   for (int r = 0; r < T::kRowTiles; ++r)
 #pragma unroll
@@ -308,6 +335,13 @@ __device__ __forceinline__ void latent_decode(const LatentArgs& a) {
   latent_queries<T, kLatentThreads>(
       a, own, [&](int row, int chunk) { return queries + latent_place<kLatentWidth>(row, chunk); });
   const int seen = min(own.sees(a, thread / T::kOfRow), own.length);
+  const LatentShare<T> share;
+  uint32_t held[T::kHeld + 1][4];
+  if constexpr (T::kHeld > 0) {
+    __syncthreads();  // queries are there
+#pragma unroll
+    for (int j = 0; j < T::kHeld; ++j) latent_operand<T>(held[j], queries, share.row, share.part + j * T::kParts);
+  }
   LatentRow state;
   float out[T::kTiles][8][4] = {};
 #pragma unroll 1
@@ -323,7 +357,7 @@ __device__ __forceinline__ void latent_decode(const LatentArgs& a) {
     }
     latent_fetch<T>(a, own, tile + 1, to(tile + 1), turned(tile + 1));
     cp_async_commit();
-    latent_scores<T>(a, queries, read, turned(tile), scores);
+    latent_scores<T>(a, share, queries, held, read, turned(tile), scores);
     __syncthreads();
     latent_weights<T>(a.scale, seen - tile * T::kTokens, scores, state);
     __syncthreads();

@@ -42,6 +42,8 @@ struct LatentShape {
   static constexpr int kRows = ROWS, kTokens = TOKENS, kTiles = ROWS / 16;
   static constexpr int kRowTiles = ROWS == 64 ? 2 : 1, kRowWarps = ROWS / (16 * kRowTiles), kTokenWarps = TOKENS / 16,
                        kParts = kLatentWarps / (kRowWarps * kTokenWarps);
+  // Operands of queries that stay in registers, where rows are few: sixteens of dims of a part, at most.
+  static constexpr int kHeld = ROWS == 16 ? kLatentWidth / 16 / kParts : 0;
   static constexpr int kOfRow = kLatentThreads / ROWS,
                        kOwn = TOKENS / kOfRow;  // threads of a row's scores; of these one
   static constexpr int kRecord = 2 * ROWS + ROWS * kLatentDims;
