@@ -4,6 +4,7 @@ import { cacheOps } from './cache-ops.js';
 import { codedOps } from './coded-ops.js';
 import { hyperOps } from './hyper-ops.js';
 import { kvOps } from './kv-ops.js';
+import { latentOps } from './latent-ops.js';
 import { multiplied } from './multiplied.js';
 import { packedOps } from './packed-ops.js';
 import { recurrentOps } from './recurrent-ops.js';
@@ -384,6 +385,7 @@ export const ops = {
   ...w4axOps,
   ...cacheOps,
   ...kvOps,
+  ...latentOps,
   ...hyperOps,
   ...recurrentOps,
   ...selectedOps,

@@ -58,6 +58,7 @@ function* jobs() {
     const size = tool === 'racecheck' ? '--small' : '--quick';
     const checked = (name, program, ...args) => [`${tool} ${name}`, program, args, tool];
     yield checked('attention', 'lpq_gpu_attention', '--small');
+    yield checked('latent', 'lpq_gpu_latent', '--small');
     yield checked('attention_backward', 'lpq_gpu_attention_backward', '--small');
     yield checked('act', 'lpq_gpu_act', '--quick');
     // Racecheck follows the lane alone that arrives at a barrier for its warp (docs/internals/kernels/experts.md).
@@ -68,6 +69,7 @@ function* jobs() {
       yield checked(`${kernel} ${type}`, 'lpq_gpu_kernels', size, '--kernel', kernel, type);
   }
   yield ['attention', 'lpq_gpu_attention', quick];
+  yield ['latent', 'lpq_gpu_latent', quick.length > 0 ? ['--small'] : []];
   yield ['attention_backward', 'lpq_gpu_attention_backward', []];
   yield ['act', 'lpq_gpu_act', quick];
   yield ['experts', 'lpq_gpu_experts', quick];

@@ -273,6 +273,12 @@ const attention = [
     },
   ]),
   {
+    name: 'latent_sm90',
+    header: 'cuda/attention/latent_sm90.cuh',
+    needs: 'sm_90a',
+    calls: [call('LPQ_LATENT_SM90', 'sm90')],
+  },
+  {
     name: 'kv_pack',
     header: 'cuda/attention/kv_pack.cuh',
     calls: CACHES.flatMap(({ name, keys, values }) =>

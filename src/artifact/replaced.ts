@@ -6,6 +6,7 @@ export function replaced(source: WeightSource, by: Partial<WeightSource>): Weigh
     dir: source.dir,
     config: source.config,
     kv: source.kv,
+    latents: source.latents,
     names: () => source.names(),
     has: (name) => source.has(name),
     shape: (name) => source.shape(name),

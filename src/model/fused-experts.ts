@@ -179,6 +179,10 @@ class SplitExperts implements ExpertSource {
     return this.source.kv;
   }
 
+  get latents(): WeightSource['latents'] {
+    return this.source.latents;
+  }
+
   /** A slice is copied, and turned over where the checkpoint holds it transposed; its dtype stays. */
   async tensor(name: string): Promise<Tensor> {
     const slice = this.slices.get(name);

@@ -11,6 +11,7 @@ import {
   type Selection,
   select,
 } from './indexer.js';
+import { throughF16, throughLatents } from './latent-cache.js';
 import type { MlaPlan } from './plan-mla.js';
 import type { BlockState, BlockWeights, Feed, Stage } from './program.js';
 import type { RopeCache } from './rope-cache.js';
@@ -162,6 +163,7 @@ function keysAndValues(rt: NativeRuntime, plan: MlaPlan, weights: BlockWeights, 
   const headDim = plain + rotary;
   const tokens = kv.shape[0] as number;
   const x = keyInput(rt, plan, weights, kv);
+  if (weights.latents) throughLatents(rt, weights.latents, x);
   const both = applyLinear(rt, weights, plan.kvB, x);
   const k = rt.allocate('f32', [tokens, heads * headDim]);
   const v = rt.allocate('f32', [tokens, heads * value]);
@@ -172,6 +174,7 @@ function keysAndValues(rt: NativeRuntime, plan: MlaPlan, weights: BlockWeights, 
   const part = { heads: 1, width: rotary, fromDim: latent + rotary, from: latent, toDim: rotary, to: 0 };
   ops.copyHeads(rt, kv, turning, part);
   rotate(turning, 1);
+  if (weights.latents) throughF16(rt, turning);
   const all = { heads, width: rotary, fromDim: rotary, from: 0, toDim: headDim, to: plain, shared: true };
   ops.copyHeads(rt, turning, k, all);
   for (const tensor of [x, both, turning]) tensor.dispose();

@@ -1,3 +1,4 @@
+import type { KvLatents } from '../../formats/kv/latent.js';
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import type { HeadNorms, Rotation } from '../../native/cache-ops.js';
 import type { AttentionParams } from '../../native/ops.js';
@@ -113,6 +114,7 @@ export type BlockWeights = Map<string, Tensor> & {
   banded?: Map<string, Tensor>;
   stacked?: Map<string, StackedExperts>;
   kv?: KvForm;
+  latents?: KvLatents;
 };
 
 /**

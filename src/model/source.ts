@@ -1,3 +1,4 @@
+import type { KvLatents } from '../../formats/kv/latent.js';
 import type { KvScheme } from '../../formats/kv/scheme.js';
 import type { Tensor } from '../../native/binding.js';
 import type { InputTypeName } from '../core/input-type.js';
@@ -40,6 +41,8 @@ export interface WeightSource extends WeightShapes {
   mixed?(name: string): Promise<MixedWeight> | undefined;
   /** How the cache of keys and values is quantized. */
   readonly kv?: KvForm | undefined;
+  /** How the cache of latent attention is quantized. */
+  readonly latents?: KvLatents | undefined;
 }
 
 /** What a linear reads instead of its input x [T,K]. */

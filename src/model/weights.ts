@@ -24,6 +24,7 @@ export async function loadWeights(
   const weights: BlockWeights = new Map();
   const view = expertSource(source);
   if (view.kv) weights.kv = view.kv;
+  if (view.latents) weights.latents = view.latents;
   try {
     for (const name of names) {
       tell(`loading ${name}`);

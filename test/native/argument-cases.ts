@@ -34,6 +34,7 @@ function row(op: string, inputs: string, outputs: string, params: OpParams = {},
 
 const type = { kind: 'int', bits: 4, signed: 1, exponent: 0, mantissa: 0, bias: 0, special: 'none' };
 const grid = { bits: 4, headDim: 64, kvHeads: 1, keyGroup: 64, valueGroup: 64, pageTokens: 128 };
+const latents = { bits: 4, group: 64, latent: 64, rotary: 16, pageTokens: 32 };
 const words = { bits: 4, modeDims: [0, 1], modeSizes: [4, 8], modeStrides: [32, 4], modeStream: [0, 0] };
 const pages = 'keys: u8 2,4096; keyNumbers: u8 2,512; values: u8 2,4096; valueNumbers: u8 2,512';
 const solver = 'T: f32 3,8; the matrix: f32 8,8; scale: f32 3,2; zero: f32 3,2; group: i32 8';
@@ -169,6 +170,15 @@ export const argumentCases: readonly ArgumentCase[] = [
     `${pages}; lengths: i32 2; tails: i32 2; tailKeys: f16 2,128,64; tailValues: f16 2,128,64`,
     { ...grid },
   ),
+  row('latent_decode', 'q: f16 2,160; pages: u8 2,2176; table: i32 2,2; lengths: i32 2', 'y: f16 2,128', {
+    ...latents,
+    heads: 2,
+    scale: 1,
+  }),
+  row('latent_pack', 'c: f16 5,64; rope: f16 5,16; table: i32 2', 'pages: u8 2,2176', { ...latents }),
+  row('latent_append', 'c: f16 2,64; rope: f16 2,16; table: i32 2,2', 'pages: u8 2,2176; lengths: i32 2', {
+    ...latents,
+  }),
 ];
 
 const run = { seed: 1, strips: [0] };

@@ -1,9 +1,12 @@
 import { existsSync, readFileSync } from 'node:fs';
 import path from 'node:path';
+import type { KvLatents } from '../../../formats/kv/latent.js';
 import type { KvScheme } from '../../../formats/kv/scheme.js';
+import type { NativeRuntime } from '../../../native/binding.js';
 import { replaced } from '../../artifact/replaced.js';
 import { LpqError } from '../../core/error.js';
 import { kvSchemeOf } from '../../kv/choose.js';
+import { latentsOf } from '../../kv/latent.js';
 import { planSource } from '../../model/graph.js';
 import type { KvForm, WeightSource } from '../../model/source.js';
 import { checkFlags, type KvSettings, requireKv } from '../quantize/settings.js';
@@ -39,7 +42,7 @@ export function kvOf(settings: KvSettings, source: WeightSource): KvScheme | und
       );
     if (attention.kind === 'attention') return [attention.headDim];
     throw new LpqError('LPQ_USAGE', `--kv is for keys and values; block ${block} caches latent vectors instead`, {
-      hint: 'Leave the option out for this model.',
+      hint: 'Leave the option out: lpq eval --kv tells what latents in few bits cost this model.',
     });
   });
   const [headDim] = dims;
@@ -52,6 +55,36 @@ export function kvOf(settings: KvSettings, source: WeightSource): KvScheme | und
     },
     headDim as number,
   );
+}
+
+/** How settings ask for the latents of this model to be cached; undefined for a model of keys and values. Throws LPQ_USAGE. */
+function latentsAsked(settings: KvSettings, source: WeightSource): KvLatents | undefined {
+  const { kv, kvGranularity: granularity, kvGroup: group, kvResidual: residual } = settings;
+  if (kv === undefined) return undefined;
+  const caching = planSource(source).blocks.flatMap(({ attention }) =>
+    attention.kind === 'recurrent' || attention.kind === 'nothing' ? [] : [attention],
+  );
+  const ranks = caching.flatMap((attention) =>
+    attention.kind === 'mla' && !attention.indexer ? [attention.latent] : [],
+  );
+  // Of others kvOf() says what is wrong.
+  if (ranks.length === 0 || ranks.length < caching.length) return undefined;
+  const wish = { kv, ...(granularity && { granularity }), ...(group !== undefined && { group }) };
+  return latentsOf({ ...wish, ...(residual !== undefined && { residual }) }, ranks[0] as number);
+}
+
+/** Latents in few bits are simulated, when a text is read as a whole. */
+function requireSimulated(rt: NativeRuntime, generates: boolean): void {
+  if (generates)
+    throw new LpqError('LPQ_USAGE', '--kv does not pack the latent vectors that this model caches while it generates', {
+      hint: 'Leave the option out: lpq eval --kv tells what latents in few bits cost.',
+    });
+  if (rt.device !== 'cpu')
+    throw new LpqError('LPQ_DEVICE', 'a cache of latent vectors in few bits is simulated, on the CPU', {
+      got: rt.device,
+      expected: 'cpu',
+      hint: 'Use --device cpu.',
+    });
 }
 
 /**
@@ -84,12 +117,15 @@ export async function openEvaluated(
   const { openWeights } = await import('../../artifact/open.js');
   const opened = await openWeights(dir, rt, { kernels, coded: generates });
   const source = withCache(opened, wish);
+  if (source.latents) requireSimulated(rt, generates);
   const cache = plain ? ('f16' as const) : (source.kv ?? ('exact' as const));
   return { rt, source, cache, close: () => opened.close() };
 }
 
 /** The source with the cache that was asked for instead of its own. */
 function withCache(source: WeightSource, settings: KvSettings): WeightSource {
+  const latents = latentsAsked(settings, source);
+  if (latents) return replaced(source, { latents });
   const kv: KvForm | undefined = kvOf(settings, source);
   return kv ? replaced(source, { kv }) : source;
 }

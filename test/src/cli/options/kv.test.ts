@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { existsSync, readFileSync } from 'node:fs';
+import { copyFileSync, existsSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
 import { ARCHITECTURES } from '../../model/fixtures.js';
@@ -36,6 +36,25 @@ test('a cache of latent vectors is none of keys and values', async () => {
   ]);
   assert.equal(ran.code, 2, ran.stderr);
   assert.match(ran.stderr, /--kv.*block 0 caches latent vectors/);
+});
+
+test('latents in few bits: what cannot be asked of them', async (t) => {
+  const dir = scratch(t);
+  for (const file of ['config.json', 'model.safetensors'])
+    copyFileSync(path.join(ARCHITECTURES, 'deepseek_v3', file), path.join(dir, file));
+  copyFileSync(path.join(model, 'tokenizer.json'), path.join(dir, 'tokenizer.json'));
+  const evaluated = ['eval', dir, '--text', path.join(root, 'share', 'text', 'books-valid.txt')];
+  for (const [args, code, names] of [
+    [[...evaluated, '--kv', 'k8v4'], 2, /--kv k8v4.*both key and value/],
+    [[...evaluated, '--kv', '4', '--kv-granularity', 'channel'], 2, /--kv-granularity channel/],
+    [[...evaluated, '--kv', '4', '--kv-residual', '64'], 2, /--kv-residual/],
+    [[...evaluated, '--kv', '4', '--kv-group', '64'], 2, /--kv-group.*latents of 32 dims/],
+    [['generate', dir, '--prompt', 'a', '--kv', '4'], 2, /--kv does not pack the latent vectors/],
+  ] as const) {
+    const refused = await lpq([...args]);
+    assert.equal(refused.code, code, refused.stderr);
+    assert.match(refused.stderr, names);
+  }
 });
 
 test('the scheme goes from the command line to the checkpoint, the artifact, its evaluation and its verification', async (t) => {

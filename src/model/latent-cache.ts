@@ -1,0 +1,36 @@
+import type { KvLatents } from '../../formats/kv/latent.js';
+import type { NativeRuntime, Tensor } from '../../native/binding.js';
+import { ops } from '../../native/ops.js';
+import { LpqError } from '../core/error.js';
+
+/**
+ * Enqueues what a decoder reads that caches latents in few bits (docs/kv-cache.md): c f32 [T, latent] as its codes stand for it, in
+ * place. On the CPU.
+ */
+export function throughLatents(rt: NativeRuntime, { bits, group }: KvLatents, c: Tensor): void {
+  const [tokens, dims] = c.shape as [number, number];
+  if (tokens === 0) return;
+  if (dims % group !== 0)
+    throw new LpqError('LPQ_USAGE', `groups of ${group} do not divide latents of ${dims} dims`, {
+      got: group,
+      hint: 'Choose --kv-group for this model.',
+    });
+  const parts = {
+    codes: rt.allocate('u8', [tokens, dims]),
+    scales: rt.allocate('f16', [tokens, dims / group]),
+    zeros: rt.allocate('f16', [tokens, dims / group]),
+  };
+  ops.kvQuantize(rt, c, parts, { bits, groupTokens: 1, groupDims: group });
+  ops.kvDequantize(rt, parts, c, { groupTokens: 1, groupDims: group });
+  // Kernels read halves.
+  throughF16(rt, c);
+  for (const part of Object.values(parts)) part.dispose();
+}
+
+/** Enqueues x, f32, as f16 holds it, in place. */
+export function throughF16(rt: NativeRuntime, x: Tensor): void {
+  const half = rt.allocate('f16', x.shape);
+  ops.cast(rt, x, half);
+  ops.cast(rt, half, x);
+  half.dispose();
+}
