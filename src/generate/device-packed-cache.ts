@@ -74,7 +74,7 @@ export class DevicePackedCache extends PackedCache<Layer> {
         {
           got: `heads of ${headDim} dims${window > 0 ? `, a window of ${window}` : ''}${softCap > 0 ? ', capped scores' : ''}`,
           expected:
-            'heads of 64 to 256 dims, a multiple of 8, that see all tokens, with keys and values of as many dims',
+            'heads of 64 to 512 dims, a multiple of 8, that see all tokens, with keys and values of as many dims',
           hint: 'Use --kv 16, or --device cpu.',
         },
       );

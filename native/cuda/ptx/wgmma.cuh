@@ -100,13 +100,15 @@ __device__ __forceinline__ void wgmma_k16(float (&c)[T][4], const uint32_t (&a)[
 #undef LPQ_EITHER
 }
 
-// 16 of k in f16 or bf16, both operands in shared memory, rows of n: T = 8 or 16.
+// 16 of k in f16 or bf16, both operands in shared memory, rows of n: T = 4, 8 or 16.
 template <bool BF, int T>
 __device__ __forceinline__ void wgmma_k16(float (&c)[T][4], uint64_t a, uint64_t b, bool add) {
 #define LPQ_EITHER(n, list, ia, ib, ip, ...)                                                                     \
   if constexpr (BF) LPQ_SHARED(n, "k16.f32.bf16.bf16", list, ia, ib, ip, LPQ_PASS(__VA_ARGS__), ", 1, 1, 0, 0"); \
   else LPQ_SHARED(n, "k16.f32.f16.f16", list, ia, ib, ip, LPQ_PASS(__VA_ARGS__), ", 1, 1, 0, 0")
-  if constexpr (T == 8) {
+  if constexpr (T == 4) {
+    LPQ_EITHER("32", LPQ_L16, "16", "17", "18", LPQ_4(LPQ_F, 0));
+  } else if constexpr (T == 8) {
     LPQ_EITHER("64", LPQ_L32, "32", "33", "34", LPQ_8(LPQ_F, 0));
   } else {
     static_assert(T == 16);
