@@ -92,7 +92,7 @@ export const kvOps = {
 /** Keys, their numbers, values, their numbers: the tensors of a page of the form bitdecoding. Of turbomind the one block, four times. */
 export type KvPages = readonly [Tensor, Tensor, Tensor, Tensor];
 
-/** What kvDecode, kvPack and kvAppend know of a cache: heads of 64 to 256 dims, a multiple of 8. Stored dims are 64, 128 or 256, zeros behind. */
+/** What kvDecode, kvPack and kvAppend know of a cache: heads of 64 to 512 dims, a multiple of 8. Stored dims are 64, 128, 256 or 512, zeros behind. */
 export interface KvForm {
   /** 2, 4 or 8: of keys and, where valueBits is not given, of values. */
   bits: number;

@@ -1,3 +1,4 @@
+import { KV_HEAD_DIMS } from '../../formats/kv/forms.js';
 import type { KvScheme } from '../../formats/kv/scheme.js';
 import { notTaken } from '../../src/core/error.js';
 import { listed } from '../lists.js';
@@ -63,7 +64,8 @@ export function parseHeads(text: string): HeadCounts[] {
 /** --head-dim. Throws LPQ_USAGE. */
 export function parseHeadDim(text: string): number {
   const dims = Number(text);
-  if (!Number.isInteger(dims) || dims < 64 || dims > 256 || dims % 8 !== 0)
-    throw notTaken('--head-dim', text, 'a multiple of 8 from 64 to 256');
+  const [least, most] = KV_HEAD_DIMS;
+  if (!Number.isInteger(dims) || dims < least || dims > most || dims % 8 !== 0)
+    throw notTaken('--head-dim', text, `a multiple of 8 from ${least} to ${most}`);
   return dims;
 }

@@ -14,12 +14,15 @@ export interface KvFormFacts {
   readonly leastPage: number;
 }
 
+/** Least and most dims of heads that kernels read, multiples of 8. */
+export const KV_HEAD_DIMS = [64, 512] as const;
+
 /**
- * Dims of a head as a cache holds them: 64, 128 or 256, the least that suffice, with zeros behind the head's own. Heads of fewer
- * than 64 dims or more than 256 are stored as they are, and no kernel reads them.
+ * Dims of a head as a cache holds them: 64, 128, 256 or 512, the least that suffice, with zeros behind the head's own. Heads of fewer
+ * than 64 dims or more than 512 are stored as they are, and no kernel reads them.
  */
 export const kvStoredDims = (headDim: number): number =>
-  headDim <= 64 || headDim > 256 ? headDim : headDim <= 128 ? 128 : 256;
+  headDim <= 64 ? headDim : ([128, 256, 512].find((dims) => headDim <= dims) ?? headDim);
 
 export const KV_FORMS: Readonly<Record<KvScheme['form'], KvFormFacts>> = {
   bitdecoding: { tail: true, wholeHeads: false, oneBlock: false, contiguous: true, leastPage: 1 },

@@ -1,5 +1,5 @@
 import type { KvForm } from '../../native/kv-ops.js';
-import { KV_FORMS, kvStoredDims } from './forms.js';
+import { KV_FORMS, KV_HEAD_DIMS, kvStoredDims } from './forms.js';
 import type { KvScheme } from './scheme.js';
 
 /** Heads that share a page, and its tokens. */
@@ -14,8 +14,9 @@ export interface KvKernelShape {
 /** A scheme as ops.kvPack, kvAppend and kvDecode take it; a sentence why they do not. */
 export function kvKernelForm({ form, keys, values }: KvScheme, shape: KvKernelShape): KvForm | string {
   const { headDim } = shape;
-  if (headDim < 64 || headDim > 256 || headDim % 8 !== 0)
-    return `no kernel reads heads of ${headDim} dims, only of multiples of 8 from 64 to 256`;
+  const [least, most] = KV_HEAD_DIMS;
+  if (headDim < least || headDim > most || headDim % 8 !== 0)
+    return `no kernel reads heads of ${headDim} dims, only of multiples of 8 from ${least} to ${most}`;
   const dims = kvStoredDims(headDim);
   if (values.bits !== keys.bits && !(keys.bits === 8 && values.bits === 4))
     return `no kernel reads keys of ${keys.bits} bits beside values of ${values.bits}`;

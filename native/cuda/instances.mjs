@@ -234,7 +234,7 @@ const CACHES = [
 ];
 /** Many queries over a cache: sizes of groups are told at run time. */
 const prefills = (macro, { name, keys, values }) =>
-  [64, 128, 256].flatMap((dims) =>
+  [64, 128, 256, 512].flatMap((dims) =>
     [['kFine', 'channel'], ['kTokens', 'token'], ...(name === '2' ? [] : [['kWords', 'word']])].map(([form, word]) =>
       call(macro, keys, values, dims, form, `${name}_${word}`),
     ),
@@ -249,8 +249,8 @@ const attention = [
     name: `kv_decode_${name}`,
     header: 'cuda/attention/kv_decode.cuh',
     // Of as many queries of a kv head as a block takes, as far as registers go (kv_plan.h).
-    calls: [64, 128, 256].flatMap((dims) =>
-      (dims === 256 ? [8] : [8, 16]).flatMap((queries) =>
+    calls: [64, 128, 256, 512].flatMap((dims) =>
+      (dims >= 256 ? [8] : [8, 16]).flatMap((queries) =>
         [['kWide', 'wide'], ['kFine', 'fine'], ['kTokens', 'token'], ...(name === '2' ? [] : [['kWords', 'word']])].map(
           ([form, word]) => call('LPQ_KV_DECODE', keys, values, dims, form, queries, `${name}_${word}`),
         ),
@@ -287,7 +287,7 @@ const attention = [
         [64, 'kTokens', 'token'],
         [128, 'kWide', 'channel'],
         [128, 'kTokens', 'token'],
-        ...(name === '2' ? [] : [[128, 'kWords', 'word']]),
+        ...(name === '2' ? [] : [128, 512].map((dims) => [dims, 'kWords', 'word'])),
       ].map(([dims, form, word]) => call('LPQ_KV_PACK', keys, values, dims, form, `${name}_${word}`)),
     ),
   },

@@ -30,8 +30,8 @@ struct Cache {
              turbomind ? "key_bits is not 4 or 8" : "key_bits is not 2, 4 or 8");
     argument(d.value_bits == d.key_bits || (d.key_bits == 8 && d.value_bits == 4),
              "value_bits is not key_bits, nor 4 beside 8");
-    argument(d.head_dim >= 64 && d.head_dim <= 256 && d.head_dim % 8 == 0,
-             "head_dim is not a multiple of 8 from 64 to 256");
+    argument(d.head_dim >= 64 && d.head_dim <= ops::kMostKvDims && d.head_dim % 8 == 0,
+             "head_dim is not a multiple of 8 from 64 to 512");
     dims = ops::kv_stored_dims(d.head_dim);
     argument(d.kv_heads > 0 && d.kv_heads <= 1 << 16 && d.heads > 0 && d.heads % d.kv_heads == 0 && d.heads <= 1 << 20,
              "heads is no multiple of kv_heads, or beyond 2^20");

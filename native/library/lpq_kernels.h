@@ -221,7 +221,7 @@ typedef struct lpq_kv_desc {
   int by_token; /* scales of bitdecoding's keys: 0, a channel over key_group tokens; 1, a token over key_group dims */
   int key_group, value_group; /* 32, 64 or 128, and of dims min(key_group, stored dims); turbomind: stored dims */
   int heads, kv_heads;        /* of queries, a multiple, and of keys and values */
-  int head_dim;               /* a multiple of 8, 64 to 256; stored as 64, 128 or 256, the least that suffice */
+  int head_dim;               /* a multiple of 8, 64 to 512; stored as 64, 128, 256 or 512, the least that suffice */
   int outer;                  /* 1: in a page heads stand outside tokens */
   int64_t page_tokens;        /* a multiple of lpq_kv_info.unit */
 } lpq_kv_desc;

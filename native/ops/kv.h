@@ -7,14 +7,19 @@
 namespace lpq::ops {
 
 // Dims of a head as a cache holds them, zeros behind the head's own.
-constexpr int64_t kv_stored_dims(int64_t head_dims) { return head_dims <= 64 ? 64 : head_dims <= 128 ? 128 : 256; }
+constexpr int64_t kMostKvDims = 512;
+constexpr int64_t kv_stored_dims(int64_t head_dims) {
+  int64_t dims = 64;
+  while (dims < head_dims && dims < kMostKvDims) dims *= 2;
+  return dims;
+}
 
 // Pages of a cache in a form that kernels read, keys, their numbers, values, theirs: U8 [pages, bytes] each, of
 // turbomind one block four times. bits: 2, 4 or 8, of keys and, where valueBits is not given, of values; valueBits:
 // also 4, with keys of 8. form: bitdecoding, or turbomind (4 and 8 bits, one scale and zero a token and head, pages of
 // whole 64 tokens; keyGroup and valueGroup are the stored dims). granularity, of keys: a scale a channel over keyGroup
-// tokens, or a token over keyGroup dims. headDim: 64, or a multiple of 8 up to 256; the cache holds 64, 128 or 256
-// dims, the least that suffice, zeros behind the head's own. keyGroup: 32, 64 or 128 tokens; by token, dims, and
+// tokens, or a token over keyGroup dims. headDim: 64, or a multiple of 8 up to 512; the cache holds 64, 128, 256
+// or 512 dims, the least that suffice, zeros behind the head's own. keyGroup: 32, 64 or 128 tokens; by token, dims, and
 // valueGroup. valueGroup, dims: min(keyGroup, stored dims). outer: heads outside tokens (0). What one device refuses no
 // other takes.
 struct KvForm {
@@ -39,8 +44,8 @@ struct KvForm {
     require(f.bits == 4 || f.bits == 8 || (f.bits == 2 && !f.turbomind),
             f.turbomind ? "bits is not 4 or 8" : "bits is not 2, 4 or 8");
     require(f.value_bits == f.bits || (f.bits == 8 && f.value_bits == 4), "valueBits is not bits, nor 4 beside 8");
-    require(f.head_dims >= 64 && f.head_dims <= 256 && f.head_dims % 8 == 0,
-            "headDim is not a multiple of 8 from 64 to 256");
+    require(f.head_dims >= 64 && f.head_dims <= kMostKvDims && f.head_dims % 8 == 0,
+            "headDim is not a multiple of 8 from 64 to 512");
     require(f.heads > 0, "kvHeads is not positive");
     if (f.turbomind) {
       require(f.key_group == f.dims && f.value_group == f.dims,

@@ -122,7 +122,8 @@ def test_four_bits_take_a_quarter():
     ("change", "sentence"),
     [
         ({"bits": 3}, "key_bits is not 2, 4 or 8"),
-        ({"head_dim": 100}, "head_dim is not a multiple of 8 from 64 to 256"),
+        ({"head_dim": 100}, "head_dim is not a multiple of 8 from 64 to 512"),
+        ({"head_dim": 520}, "head_dim is not a multiple of 8 from 64 to 512"),
         ({"heads": 3}, "heads is no multiple of kv_heads"),
         ({"form": "turbomind", "bits": 2}, "key_bits is not 4 or 8"),
         ({"form": "turbomind", "residual": 64}, "no exact tail"),

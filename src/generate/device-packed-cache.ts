@@ -6,12 +6,13 @@ import type { KvPages } from '../../native/kv-ops.js';
 import { type AttentionParams, ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
 import { blockTokens } from '../kv/page.js';
-import { apart } from '../model/columns.js';
+import { apart, type Columns } from '../model/columns.js';
 import type { AttentionTensors } from '../model/program.js';
 import type { KvScheme } from '../model/source.js';
 import { rotate } from '../model/turn.js';
 import { appendTurned, firstColumns } from './append.js';
 import type { CacheShape } from './cache.js';
+import { exactPrompts, MOST_PROMPT_DIMS } from './exact-prompts.js';
 import { PackedCache } from './packed-cache.js';
 import type { Entry, Step } from './step.js';
 
@@ -74,7 +75,7 @@ export class DevicePackedCache extends PackedCache<Layer> {
         {
           got: `heads of ${headDim} dims${window > 0 ? `, a window of ${window}` : ''}${softCap > 0 ? ', capped scores' : ''}`,
           expected:
-            'heads of 64 to 256 dims, a multiple of 8, that see all tokens, with keys and values of as many dims',
+            'heads of 64 to 512 dims, a multiple of 8, that see all tokens, with keys and values of as many dims',
           hint: 'Use --kv 16, or --device cpu.',
         },
       );
@@ -101,16 +102,17 @@ export class DevicePackedCache extends PackedCache<Layer> {
     const { rt, batch } = this;
     const width = p.kvHeads * p.headDim;
     rotate(rt, t, p);
-    const [qFirst, kFirst, vFirst] = firstColumns(t, p);
-    const firsts = qFirst === undefined ? {} : { qFirst, kFirst: kFirst as number, vFirst: vFirst as number };
-    ops.attention(rt, t.q.of, t.k.of, t.v.of, step.starts, t.y, { ...p, ...firsts }, sinks);
-    const halves = [t.k, t.v].map((columns) => {
-      const x = apart(rt, columns, width);
-      const half = rt.allocate('f16', x.shape);
-      ops.cast(rt, x, half);
-      x.dispose();
-      return half;
-    }) as [Tensor, Tensor];
+    const halves = [t.k, t.v].map((columns) => this.half(columns, width)) as [Tensor, Tensor];
+    if (p.headDim > MOST_PROMPT_DIMS) {
+      const [q, [k, v]] = [this.half(t.q, p.heads * p.headDim), halves];
+      const counts = step.entries.map(({ ids }) => ids.length);
+      exactPrompts(rt, { ...layer, table: this.tables[0] as Tensor }, { q, k, v, y: t.y }, counts, p, sinks);
+      q.dispose();
+    } else {
+      const [qFirst, kFirst, vFirst] = firstColumns(t, p);
+      const firsts = qFirst === undefined ? {} : { qFirst, kFirst: kFirst as number, vFirst: vFirst as number };
+      ops.attention(rt, t.q.of, t.k.of, t.v.of, step.starts, t.y, { ...p, ...firsts }, sinks);
+    }
     let first = 0;
     for (const { slot, ids } of step.entries) {
       const packed = ids.length - (ids.length % batch);
@@ -131,6 +133,16 @@ export class DevicePackedCache extends PackedCache<Layer> {
       first += ids.length;
     }
     for (const half of halves) half.dispose();
+  }
+
+  /** The columns, f16; the caller disposes of them. */
+  private half(columns: Columns, width: number): Tensor {
+    const { rt } = this;
+    const x = apart(rt, columns, width);
+    const half = rt.allocate('f16', x.shape);
+    ops.cast(rt, x, half);
+    x.dispose();
+    return half;
   }
 
   protected decode(layer: Layer, { entries }: Step, t: AttentionTensors, p: AttentionParams, sinks?: Tensor): void {

@@ -33,9 +33,9 @@ export interface PageShape {
   readonly order: 'inner' | 'outer';
 }
 
-/** Dims of a head in pages (formats/kv/spec.md): above 64 and up to 256, those that are stored. */
+/** Dims of a head in pages (formats/kv/spec.md): above 64 and up to 512, those that are stored. */
 export const storedDims = ({ headDim }: PageShape): number => {
-  for (const dims of [128, 256]) if (headDim > 64 && headDim <= dims) return dims;
+  for (const dims of [128, 256, 512]) if (headDim > 64 && headDim <= dims) return dims;
   return headDim;
 };
 

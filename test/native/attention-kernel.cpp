@@ -41,11 +41,13 @@ struct Besides {
   }
 };
 
+// By so many warps, or pairs of them where those share units.
 template <int KEYS, int VALUES, int DIMS, KvForm FORM, int QUERIES>
-void of_queries(KvCase c, int warps) {
+void of_queries(KvCase c, int workers) {
   c.bits = KEYS, c.value_bits = VALUES, c.dims = DIMS, c.form = FORM;
   KvData data(c, ++seed);
   using Shape = KvShape<KEYS, VALUES, DIMS, FORM, QUERIES>;
+  const int warps = workers * Shape::kSharers;
   KvDecodeArgs a = data.args;
   Besides besides(c, data, a);
   std::vector<uint16_t>& narrow = besides.queries;
@@ -67,7 +69,7 @@ void of_queries(KvCase c, int warps) {
     if (++failures <= 20) std::printf("FAIL %s: %s\n", name.c_str(), what.c_str());
   };
   ++checks;
-  const int shared = std::max(warps * Shape::kStage, warps * Shape::kRecord * 4 + 16);
+  const int shared = std::max(warps * Shape::kStage, workers * Shape::kRecord * 4 + 16);
   try {
     simt::begin(++seed);
     // Queries and the tail come from the operation before.
@@ -122,11 +124,13 @@ void prefill(KvCase c, int queries, float sign = 1) {
   KvData data(c, ++seed);
   data.scale *= sign, data.args.scale *= sign;
   Besides besides(c, data, data.args);
+  using Portable = PrefillTile<KEYS, VALUES, DIMS, FORM>;
+  using Hopper = HopperTile<KEYS, VALUES, DIMS, FORM>;
   for (const bool wgmma : {false, true}) {
     KvDecodeArgs a = data.args;
     std::vector<float> y(static_cast<size_t>(c.sequences * c.queries * c.heads * c.own()), NAN);
     unsigned fault = 0;
-    const int rows = wgmma ? kHopperRows : kPrefillRows;
+    const int rows = wgmma ? kHopperRows<Hopper> : kPrefillRows<Portable>;
     a.query_tiles = (c.queries * (c.heads / c.kv_heads) + rows - 1) / rows;
     const int tiles = c.sequences * c.kv_heads * a.query_tiles;
     std::vector<float> partial(static_cast<size_t>(tiles * a.splits * (2 * rows + rows * DIMS)), NAN);
@@ -138,8 +142,6 @@ void prefill(KvCase c, int queries, float sign = 1) {
                     VALUES, c.own(), DIMS, static_cast<int>(FORM), c.key_group, c.splits, what.c_str());
     };
     ++checks;
-    using Portable = PrefillTile<KEYS, VALUES, DIMS, FORM>;
-    using Hopper = HopperTile<KEYS, VALUES, DIMS, FORM>;
     simt::begin(++seed);
     const std::string error =
         wgmma ? simt::try_run(tiles * a.splits, HopperShared<Hopper>::kThreads, 1, HopperShared<Hopper>::kBytes, seed,
@@ -245,7 +247,8 @@ int main() {
                                3);  // two codes of a word fill the rows of an mma
 #ifdef LPQ_ALL_FORMS
   sweep<2, 2, 64>(), sweep<4, 4, 64>(), sweep<8, 8, 64>(), sweep<8, 8, 128>(), sweep<8, 4, 128>(), sweep<2, 2, 256>(),
-      sweep<4, 4, 256>(), sweep<8, 8, 256>(), sweep<8, 4, 256>();
+      sweep<4, 4, 256>(), sweep<8, 8, 256>(), sweep<8, 4, 256>(), sweep<2, 2, 512>(), sweep<4, 4, 512>(),
+      sweep<8, 8, 512>(), sweep<8, 4, 512>();
 #endif
   one<4, 4, 128, KvForm::kWide>(of_group(128, 128, 1, 2, 2, 3, false, 1, {9}, {1}), 4);  // MHA, more blocks than warps
   one<2, 2, 128, KvForm::kFine>(of_group(32, 128, 1, 20, 1, 2, false, 1, {2}, {0}), 2);  // MQA: three tiles of queries
@@ -260,10 +263,19 @@ int main() {
   one<2, 2, 128, F::kFine>(of_head(96, of_group(32, 128, 1, 2, 2, 1, true, 1, {2}, {20})), 2);
   one<8, 4, 256, F::kTokens>(of_head(192, of_group(64, 256, 1, 2, 1, 2, false, 1, {2}, {3})), 2);
   one<4, 4, 128, F::kWords>(of_head(72, of_group(128, 128, 2, 2, 1, 1, false, 1, {70, 1}, {0, 0})), 1);
+  // Of heads of 512 dims two warps share a unit.
+  one<4, 4, 512, F::kWide>(of_group(128, 512, 2, 16, 1, 2, false, 1, {3, 0}, {40, 1}), 2);
+  one<2, 2, 512, F::kTokens>(of_head(264, of_group(32, 512, 1, 20, 1, 1, true, 1, {1}, {9})), 1);
+  one<8, 4, 512, F::kFine>(of_head(504, of_group(32, 512, 1, 2, 2, 3, true, 1, {3}, {17})), 2);
+  one<8, 8, 512, F::kWords>(of_head(320, of_group(512, 512, 2, 8, 1, 2, false, 2, {131, 64}, {0, 3})), 2);
   prefill<4, 4, 128, F::kFine>(of_head(80, of_group(128, 128, 2, 4, 2, 2, false, 1, {2, 0}, {70, 3})), 21);
   prefill<8, 8, 256, F::kWords>(of_head(192, of_group(256, 256, 1, 2, 1, 1, false, 2, {70}, {0})), 3);
   // Few rows of heads of 256 dims over many tiles: a ring of three has no room for turns.
   prefill<4, 4, 256, F::kFine>(of_group(128, 256, 1, 4, 1, 1, false, 1, {4}, {33}), 7);
+  // Of heads of 512 dims warps, or warpgroups, share rows: more of them than a block has, and splits.
+  prefill<4, 4, 512, F::kFine>(of_group(128, 512, 1, 16, 1, 2, false, 1, {2}, {33}), 9);
+  prefill<8, 8, 512, F::kWords>(of_head(320, of_group(512, 512, 1, 2, 1, 1, false, 2, {70}, {0})), 3);
+  prefill<2, 2, 512, F::kTokens>(of_head(264, of_group(32, 512, 2, 2, 1, 1, true, 1, {1, 0}, {9, 3})), 4, -1);
   prefill<2, 2, 128, F::kTokens>(of_head(120, of_group(32, 128, 1, 2, 1, 1, true, 1, {1}, {9})), 12);
   // Packed and exact tokens, queries before the first token, splits of which some are empty.
   prefill<4, 4, 128, F::kFine>(of_group(128, 128, 2, 6, 2, 1, false, 1, {2, 0}, {70, 3}), 30);
@@ -274,7 +286,7 @@ int main() {
   prefill<4, 4, 64, F::kWords>(of_group(64, 64, 2, 4, 1, 2, false, 1, {100, 1}, {0, 0}), 20);
   prefill<8, 8, 256, F::kWords>(of_group(256, 256, 1, 2, 1, 1, false, 2, {70}, {0}), 3);
 #ifdef LPQ_ALL_FORMS
-  prefills<64>(), prefills<128>(), prefills<256>();
+  prefills<64>(), prefills<128>(), prefills<256>(), prefills<512>();
 #endif
   half_a_tile();
   std::printf("%lld caches, %lld failures, at most %.4f of the bound\n", checks, failures, worst);

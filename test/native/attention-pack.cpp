@@ -184,6 +184,13 @@ int main() {
   appended<4, 4, 128, F::kWide>(256, 128, 136);
   appended<2, 2, 128, F::kTokens>(128, 32, 72);
   appended<8, 4, 128, F::kWords>(256, 256, 192);
+  // Four chunks; of turbomind two eights of dims a lane.
+  packed<4, 4, 128, F::kWide>(512, 128, false, true);
+  packed<2, 2, 128, F::kTokens>(512, 32, true, false, 264);
+  packed<4, 4, 512, F::kWords>(512, 512, false, true, 504);
+  packed<8, 8, 512, F::kWords>(512, 512, false);
+  appended<4, 4, 128, F::kWide>(512, 128, 320);
+  appended<8, 4, 512, F::kWords>(512, 512);
 #ifdef LPQ_ALL_FORMS
   for (const int group : {32, 64, 128}) {
     packed<2, 2, 64, F::kWide>(64, group, true), packed<2, 2, 128, F::kWide>(256, group, false),
@@ -191,6 +198,8 @@ int main() {
     packed<8, 4, 64, F::kWide>(64, group, false), packed<8, 8, 128, F::kTokens>(128, group, false),
         packed<4, 4, 128, F::kTokens>(256, group, true), packed<2, 2, 128, F::kTokens>(256, group, false);
     appended<8, 8, 128, F::kWide>(128, group), appended<2, 2, 128, F::kWide>(128, group);
+    packed<2, 2, 128, F::kWide>(512, group, false), packed<8, 8, 128, F::kTokens>(512, group, true);
+    packed<8, 4, 128, F::kWide>(512, group, true), appended<4, 4, 128, F::kTokens>(512, group, 384);
   }
   packed<4, 4, 64, F::kTokens>(64, 32, false), packed<8, 4, 64, F::kTokens>(64, 64, true),
       packed<2, 2, 64, F::kTokens>(64, 64, false);

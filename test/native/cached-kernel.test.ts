@@ -39,7 +39,7 @@ test('the operations of kept rows launch what the CPU computes, run on a simulat
   const taken = lines.filter((line) => /^many queries: taken$/.test(line));
   assert.equal(taken.length, 1);
   const rest = lines.filter((line) => !refused.includes(line) && !taken.includes(line));
-  assert.equal(rest.length, 5 + 8 + 2 + 16);
+  assert.equal(rest.length, 5 + 10 + 2 + 16);
   for (const line of rest) {
     const [dtype = '', what = '', off] = line.split(' ');
     // One product less another, each rounded to fp32 once, as on the CPU: the same numbers, rounded to 16 bits the same way. Sums too.

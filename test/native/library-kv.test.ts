@@ -40,7 +40,7 @@ function runs(args: readonly string[], env: Record<string, string> = {}) {
 test('the contract of the cache, as far as it needs no device', { skip }, () => {
   const run = runs([]);
   assert.equal(run.status, 0, run.stdout);
-  assert.match(run.stdout, /^23 checks, 0 failed$/m);
+  assert.match(run.stdout, /^27 checks, 0 failed$/m);
 });
 
 test('and its calls on a driver that is none', { skip }, (t) => {

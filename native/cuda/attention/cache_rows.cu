@@ -54,8 +54,8 @@ __device__ __forceinline__ int sequence_by_warp(const int* starts, int sequences
 }
 
 // q turned to y, k turned and v as it is to their slots, q and k normalised first where they have norms; layout:
-// rope_append.h.
-template <class T>
+// rope_append.h. PAIRS: of a lane, and half of its dims that do not turn.
+template <class T, int PAIRS>
 __device__ void rope_append(const cuda::RopeAppendArgs& a) {
   cuda::griddepcontrol_launch_and_wait();
   const int lane = threadIdx.x & 31, all = a.heads + 2 * a.kv_heads,
@@ -68,16 +68,16 @@ __device__ void rope_append(const cuda::RopeAppendArgs& a) {
   const int width = value ? a.value_dim : a.head_dim, rotary = value ? 0 : a.rotary, half = rotary / 2;
   const void* from = query ? a.q : value ? a.v : a.k;
   const index_t source = t * (query ? a.q_pitch : value ? a.v_pitch : a.k_pitch) + static_cast<index_t>(head) * width;
-  float one[4] = {}, two[4] = {}, rest[8] = {};
+  float one[PAIRS] = {}, two[PAIRS] = {}, rest[2 * PAIRS] = {};
   // The type is asked for once, so that all loads are under way together.
   const auto load = [&](const auto* x) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < PAIRS; ++i) {
       const int p = lane + 32 * i;
       if (p < half) one[i] = widen(x[a.halves ? p : 2 * p]), two[i] = widen(x[a.halves ? p + half : 2 * p + 1]);
     }
 #pragma unroll
-    for (int i = 0; i < 8; ++i)
+    for (int i = 0; i < 2 * PAIRS; ++i)
       if (rotary + lane + 32 * i < width) rest[i] = widen(x[rotary + lane + 32 * i]);
   };
   if (a.x_type == 0) load(static_cast<const float*>(from) + source);
@@ -87,20 +87,20 @@ __device__ void rope_append(const cuda::RopeAppendArgs& a) {
     const int norm_type = query ? a.q_norm_type : a.k_norm_type;
     float sum = 0;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) sum = __fmaf_rn(two[i], two[i], __fmaf_rn(one[i], one[i], sum));
+    for (int i = 0; i < PAIRS; ++i) sum = __fmaf_rn(two[i], two[i], __fmaf_rn(one[i], one[i], sum));
 #pragma unroll
-    for (int i = 0; i < 8; ++i) sum = __fmaf_rn(rest[i], rest[i], sum);
+    for (int i = 0; i < 2 * PAIRS; ++i) sum = __fmaf_rn(rest[i], rest[i], sum);
     const float factor = 1.0f / sqrtf(warp_sum(sum) / static_cast<float>(width) + a.eps);
     const auto gain = [&](int c) { return load_any(norm, norm_type, c) + a.offset; };
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < PAIRS; ++i) {
       const int p = lane + 32 * i;
       if (p < half)
         one[i] = one[i] * factor * gain(a.halves ? p : 2 * p),
         two[i] = two[i] * factor * gain(a.halves ? p + half : 2 * p + 1);
     }
 #pragma unroll
-    for (int i = 0; i < 8; ++i)
+    for (int i = 0; i < 2 * PAIRS; ++i)
       if (rotary + lane + 32 * i < width) rest[i] = rest[i] * factor * gain(rotary + lane + 32 * i);
   }
   const int position = rotary > 0 ? a.positions[t] : 0;
@@ -122,7 +122,7 @@ __device__ void rope_append(const cuda::RopeAppendArgs& a) {
     else static_cast<T*>(value ? a.values : a.keys)[target + c] = narrow<T>(v);
   };
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < PAIRS; ++i) {
     const int p = lane + 32 * i;
     if (p >= half) continue;
     const float c = a.cosines[static_cast<index_t>(position) * half + p],
@@ -131,7 +131,7 @@ __device__ void rope_append(const cuda::RopeAppendArgs& a) {
     store(a.halves ? p + half : 2 * p + 1, two[i] * c + one[i] * sine);
   }
 #pragma unroll
-  for (int i = 0; i < 8; ++i)
+  for (int i = 0; i < 2 * PAIRS; ++i)
     if (rotary + lane + 32 * i < width) store(rotary + lane + 32 * i, rest[i]);
 }
 
@@ -197,7 +197,10 @@ __device__ void attend(const void* q, int q_type, const T* keys, const T* values
                  rows, key_width, value_width, fault);                                                                \
   }                                                                                                                   \
   extern "C" __global__ void lpq_rope_append_##name(const __grid_constant__ cuda::RopeAppendArgs a) {                 \
-    rope_append<type>(a);                                                                                             \
+    rope_append<type, cuda::kMostHeadDim / 64>(a);                                                                    \
+  }                                                                                                                   \
+  extern "C" __global__ void lpq_rope_append_wide_##name(const __grid_constant__ cuda::RopeAppendArgs a) {            \
+    rope_append<type, cuda::kMostWideHeadDim / 64>(a);                                                                \
   }                                                                                                                   \
   extern "C" __global__ void lpq_cached_attention_plain_##name(                                                       \
       const void* q, int q_type, const type* keys, const type* values, type* y, const int* starts, const int* slots,  \

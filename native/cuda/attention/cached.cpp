@@ -123,7 +123,8 @@ LPQ_CUDA_OP(cache_append, "cache_append");
 void rope_append(Call& call, CudaExec& exec) {
   const ops::RopeAppend of(call);
   const Tensor &q = of.q, &k = of.k, &v = of.v, &y = of.y, &keys = of.keys, &values = of.values;
-  require_head_dims(of.shape);
+  const int64_t most = std::max(of.shape.head_dim, of.shape.value_dim);
+  require(most <= kMostWideHeadDim, "headDim and valueDim are at most " + std::to_string(kMostWideHeadDim));
   RopeAppendArgs a{};
   a.heads = static_cast<int>(of.shape.heads), a.kv_heads = static_cast<int>(of.shape.kv_heads);
   a.head_dim = static_cast<int>(of.shape.head_dim), a.value_dim = static_cast<int>(of.shape.value_dim);
@@ -147,8 +148,8 @@ void rope_append(Call& call, CudaExec& exec) {
   a.slots_count = static_cast<int>(keys.dim(0)), a.rows = static_cast<int>(keys.dim(1));
   a.fault = fault_of(exec);
   a.outside = exec.fault("LPQ_NATIVE_ARGUMENT", "a position lies outside the table of " + std::to_string(a.places));
-  exec.launch_through("lpq_rope_append" + suffix(keys), {a.tokens * div_up(a.heads + 2 * a.kv_heads, kAppendWarps)},
-                      {32 * kAppendWarps}, 0, a);
+  exec.launch_through((most > kMostHeadDim ? "lpq_rope_append_wide" : "lpq_rope_append") + suffix(keys),
+                      {a.tokens * div_up(a.heads + 2 * a.kv_heads, kAppendWarps)}, {32 * kAppendWarps}, 0, a);
   exec.wrote(y);
   exec.wrote_new_rows(keys, values);
 }

@@ -48,6 +48,7 @@ void kv_decode(Call& call, CudaExec& exec) {
   const int64_t tiles = sequences * c.heads * a.query_tiles, units = div_up(table.dim(1) * c.page_tokens, facts.unit);
   const int64_t room = exec.device().shared_per_block;
   require(of.warps <= facts.most_warps, "warps is not 1 to " + std::to_string(facts.most_warps));
+  require(of.warps % facts.sharers == 0, "warps share units of this head in pairs: their number is odd");
   const KvPlan plan = kv_plan(facts, {of.warps, of.splits}, tiles, units, div_up(tail_keys.dim(1), 32),
                               exec.device().multiprocessors, room);
   require(plan.warps > 0,

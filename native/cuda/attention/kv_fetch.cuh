@@ -35,6 +35,16 @@ __device__ __forceinline__ int kv_value_shared(const KvDecodeArgs& a) {
 // Hides what a number is made of, so that it stays in a register rather than being made again.
 __device__ __forceinline__ void kv_keep(uint32_t& v) { asm volatile("" : "+r"(v)); }
 
+// Of the warps that share a unit, which this is; the first dim of the head that it takes.
+template <class T>
+__device__ __forceinline__ int kv_sharer() {
+  return T::kSharers > 1 ? static_cast<int>(threadIdx.x >> 5) % T::kSharers : 0;
+}
+template <class T>
+__device__ __forceinline__ int kv_first_dim() {
+  return T::kDims * kv_sharer<T>();
+}
+
 // A lane's part of the copies into its warp's unit of shared memory, and of the loads from there.
 template <class T>
 struct KvLane {
@@ -103,6 +113,14 @@ struct KvLane {
       const int shared = kv_key_shared<T>(a);
       key_scales = key_numbers_to + static_cast<uint32_t>(t * 8);
       key_zeros = key_numbers_to + static_cast<uint32_t>(((g & (T::kGroups - 1)) >> shared) * T::kChannelLine + t * 8);
+    }
+    if constexpr (T::kSharers > 1) {  // numbers of turbomind are those of whole heads
+      const int sharer = kv_sharer<T>();
+      keys += sharer * T::kKeyRow, values += sharer * T::kValueRow;
+      if constexpr (!T::kInWords) {
+        key_numbers += sharer * (T::kByToken ? T::kDims / a.key_group * a.key_number_row : T::kDims * 4);
+        value_numbers += sharer * (T::kDims / a.value_group * a.value_number_group);
+      }
     }
     const int part = g & (T::kValueGroups - 1);
     const uint32_t own = static_cast<uint32_t>(T::kInWords ? 16 * t : T::kByToken ? 8 * t : 4 * t);

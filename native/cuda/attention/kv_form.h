@@ -35,7 +35,8 @@ template <int KEYS, int VALUES, class F>
 auto kv_of_bits(const KvCache& c, F of) {
   return c.dims == 64    ? kv_of_bits_and_dims<KEYS, VALUES, 64>(c.form, of)
          : c.dims == 128 ? kv_of_bits_and_dims<KEYS, VALUES, 128>(c.form, of)
-                         : kv_of_bits_and_dims<KEYS, VALUES, 256>(c.form, of);
+         : c.dims == 256 ? kv_of_bits_and_dims<KEYS, VALUES, 256>(c.form, of)
+                         : kv_of_bits_and_dims<KEYS, VALUES, 512>(c.form, of);
 }
 template <class F>
 auto kv_of(const KvCache& c, F of) {

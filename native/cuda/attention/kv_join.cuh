@@ -31,11 +31,13 @@ __device__ __forceinline__ void kv_join(const KvDecodeArgs& a, KvState<T>& state
   constexpr int size = T::kRecord, Q = T::kQueries;
   const int lane = static_cast<int>(threadIdx.x & 31), warp = static_cast<int>(threadIdx.x >> 5), g = lane >> 2,
             t = lane & 3;
-  const int threads = static_cast<int>(blockDim.x), warps = threads >> 5, group = a.heads / a.kv_heads;
+  const int threads = static_cast<int>(blockDim.x), records_of = (threads >> 5) / T::kSharers,
+            group = a.heads / a.kv_heads;
   const int columns = group - tile * Q < Q ? group - tile * Q : Q;
   __syncthreads();  // the rings are free
   float* const records = reinterpret_cast<float*>(dynamic_shared());
-  float* const record = records + warp * size;
+  float* const record = records + warp / T::kSharers * size;
+  const int first_dim = kv_first_dim<T>();
 #pragma unroll
   for (int n = 0; n < T::kColumns; ++n)
 #pragma unroll
@@ -45,12 +47,12 @@ __device__ __forceinline__ void kv_join(const KvDecodeArgs& a, KvState<T>& state
 #pragma unroll
       for (int v = 0; v < T::kValueGroups; ++v) zeros[v] = __shfl_sync(0xffffffffu, state.rest[n][c], 4 * v + t);
       if (column >= columns) continue;
-      if (g == 0) record[column] = state.most[n][c], record[Q + column] = state.rest[n][2 + c];
+      if (g == 0 && first_dim == 0) record[column] = state.most[n][c], record[Q + column] = state.rest[n][2 + c];
 #pragma unroll
       for (int m = 0; m < T::kDims / 16; ++m)
 #pragma unroll
         for (int i = c; i < 4; i += 2)
-          record[2 * Q + column * T::kDims + kv_value_dim<T>(m, g + 8 * (i >> 1))] =
+          record[2 * Q + column * T::kHeadDims + first_dim + kv_value_dim<T>(m, g + 8 * (i >> 1))] =
               state.out[n][m][i] + zeros[T::kInWords ? 0 : 16 * m / T::kPart];
     }
   __syncthreads();
@@ -61,7 +63,7 @@ __device__ __forceinline__ void kv_join(const KvDecodeArgs& a, KvState<T>& state
   const int first_head = head * group + tile * Q;
   // Of number i of [columns][D]: it has a place in y, as dims of the cache beyond the head's own do not.
   const auto write = [&](int i, int column, const Found& found) {
-    const int dim = i % T::kDims;
+    const int dim = i % T::kHeadDims;
     if (dim < a.head_dims)
       kv_write(a, (static_cast<long long>(sequence) * a.heads + first_head + column) * a.head_dims + dim,
                first_head + column, found);
@@ -69,20 +71,21 @@ __device__ __forceinline__ void kv_join(const KvDecodeArgs& a, KvState<T>& state
   // A thread takes four dims of a column.
   const auto each_four = [&](const auto& what) {
 #pragma unroll 1
-    for (int i = 4 * static_cast<int>(threadIdx.x); i < columns * T::kDims; i += 4 * threads) what(i, i / T::kDims);
+    for (int i = 4 * static_cast<int>(threadIdx.x); i < columns * T::kHeadDims; i += 4 * threads)
+      what(i, i / T::kHeadDims);
   };
   const auto leave = [&](float* to, int i, int column, const Found& found) {
     *reinterpret_cast<float4*>(to + 2 * Q + i) = make_float4(found.sum[0], found.sum[1], found.sum[2], found.sum[3]);
-    if (i % T::kDims == 0) to[column] = found.most, to[Q + column] = found.total;
+    if (i % T::kHeadDims == 0) to[column] = found.most, to[Q + column] = found.total;
   };
   each_four([&](int i, int column) {
-    const Found found = join_warps<4, Q>(records, warps, size, column, i);
+    const Found found = join_warps<4, Q>(records, records_of, size, column, i);
     if (a.splits == 1) write(i, column, found);
     else leave(all + static_cast<long long>(split) * size, i, column, found);
   });
   if (a.splits == 1) return;
   // Whoever delivers last brings a run of splits together, in their order, and whoever does that last the runs.
-  unsigned* const last = reinterpret_cast<unsigned*>(records + warps * size);
+  unsigned* const last = reinterpret_cast<unsigned*>(records + records_of * size);
   const float* from = all;
   int count = a.splits;
   if (runs > 1) {

@@ -22,7 +22,8 @@ KvPackArgs pack_args(const KvCache& c, CudaExec& exec, const Tensor& k, const Te
 
 void launch(const KvCache& c, CudaExec& exec, const KvPackArgs& a, int64_t numbers) {
   const bool words = c.form == KvForm::kWords;
-  const int64_t chunk = words ? 128 : std::min<int64_t>(c.dims, 128), chunks = words ? 1 : c.dims / chunk;
+  const int64_t chunk = words ? (c.dims > 256 ? 512 : 128) : std::min<int64_t>(c.dims, 128),
+                chunks = words ? 1 : c.dims / chunk;
   const unsigned shared =
       words ? 0
             : static_cast<unsigned>(kv_pack_shared(static_cast<int>(chunk), static_cast<int>(c.block),

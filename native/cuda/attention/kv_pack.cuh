@@ -4,7 +4,8 @@
 // A thread has the codes of the words that it stores. Keys: (lane, warp, reg) -> dims 2 lane and the next of 64, token
 // 32 s + 8 (warp % 4) + i for s of the block's thirties-two and i of 8: words of R tokens that are 32 apart. Values:
 // (lane, reg) -> words 2 (lane % L) and the next of a chunk, L = words / 2, token lane / L of several, j of a word's R
-// dims. turbomind: a lane has 8 dims of a token.
+// dims. turbomind: a lane has 8 dims of a token, of heads of 512 dims
+// twice 8, 256 apart.
 #pragma once
 #include "cuda/attention/kv_pack/keys.cuh"
 #include "cuda/attention/kv_pack/values.cuh"
@@ -38,14 +39,14 @@ __device__ __forceinline__ void pack_block(const KvPackArgs& a, const Block& b, 
 }
 
 // Blocks of threads: of a chunk of at most 128 dims, keys and values fastest, then chunks, heads, blocks of tokens or
-// sequences to append to. turbomind: 64 tokens, or the one appended.
+// sequences to append to. turbomind: 64 tokens, or the one appended; CHUNK is 512 for heads of as many dims, else 128.
 template <int KEYS, int VALUES, int CHUNK, KvForm FORM, bool APPEND, bool PADDED>
 __device__ __forceinline__ void pack_all(const KvPackArgs& a) {
   const KvDecodeArgs& p = a.places;
   constexpr bool words = FORM == KvForm::kWords;
   const int chunks = words ? 1 : a.dims / CHUNK, thread = static_cast<int>(threadIdx.x),
             head_dims = PADDED ? p.head_dims : a.dims;
-  const unsigned index = blockIdx.x, of_head = index >> chunks, heads = static_cast<unsigned>(p.kv_heads);
+  const unsigned index = blockIdx.x, of_head = index >> (32 - __clz(chunks)), heads = static_cast<unsigned>(p.kv_heads);
   const bool value = index & 1;
   const int chunk = static_cast<int>(index >> 1) & (chunks - 1), number = static_cast<int>(of_head / heads),
             head = static_cast<int>(of_head) - number * p.kv_heads;
@@ -57,7 +58,8 @@ __device__ __forceinline__ void pack_all(const KvPackArgs& a) {
     return;
   }
   if constexpr (words) {
-    const int lanes = a.dims / 8, at_once = static_cast<int>(blockDim.x) / lanes,
+    constexpr int kParts = CHUNK > 256 ? 2 : 1;  // eights of dims of a lane
+    const int lanes = a.dims / (8 * kParts), at_once = static_cast<int>(blockDim.x) / lanes,
               first = APPEND ? length : a.first + 64 * number,
               count = APPEND                        ? 1
                       : a.tokens - 64 * number < 64 ? a.tokens - 64 * number
@@ -73,8 +75,8 @@ __device__ __forceinline__ void pack_all(const KvPackArgs& a) {
       unsigned char* const to = (value ? a.values : a.keys) + at * p.keys_page +
                                 static_cast<long long>(head) * p.key_head +
                                 static_cast<long long>(in_page) * (value ? p.value_row : p.key_row);
-      if (value) pack_words<VALUES>(a, from, to, number_to, head_dims, a.dims, i < count && page >= 0);
-      else pack_words<KEYS>(a, from, to, number_to, head_dims, a.dims, i < count && page >= 0);
+      if (value) pack_words<VALUES, kParts>(a, from, to, number_to, head_dims, a.dims, i < count && page >= 0);
+      else pack_words<KEYS, kParts>(a, from, to, number_to, head_dims, a.dims, i < count && page >= 0);
     }
   } else {
     // Of a prompt a block; of a tail, when it is full, all.

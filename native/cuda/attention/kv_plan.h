@@ -10,13 +10,14 @@ namespace lpq::cuda {
 // Numbers of a kernel that depend on its shape alone.
 struct KvFacts {
   int queries, stage, most_warps, unit;
-  int record;  // bytes of what is found of a block's queries
-  int64_t shared(int64_t warps) const { return std::max<int64_t>(warps * stage, warps * record + 16); }
+  int record;   // bytes of what is found of a block's queries
+  int sharers;  // warps that share a unit
+  int64_t shared(int64_t warps) const { return std::max<int64_t>(warps * stage, warps / sharers * record + 16); }
 };
 template <class T>
 constexpr KvFacts kv_facts_of() {
-  static_assert(T::kStage <= 99 << 10, "a block of 8.6 and 8.9 has 99 KiB");
-  return {T::kQueries, T::kStage, T::kMostWarps, T::kTokens, T::kRecord * 4};
+  static_assert(T::kSharers * T::kStage <= 99 << 10, "a block of 8.6 and 8.9 has 99 KiB");
+  return {T::kQueries, T::kStage, T::kMostWarps, T::kTokens, T::kRecord * 4, T::kSharers};
 }
 
 // Queries of a block: the fewest that take all `group` queries of a kv head, or the most that registers hold.
@@ -54,14 +55,15 @@ inline KvPlan kv_plan(const KvFacts& facts, const KvPlan& asked, int64_t tiles, 
   int64_t least = INT64_MAX;
   for (const int64_t some : {16, 12, 8, 6, 4, 3, 2, 1}) {
     if (asked.warps ? some != 16 : best.warps && (some < 3 || (some < 6 && units > 16))) continue;
-    const int64_t warps = asked.warps ? asked.warps : some, blocks = kv_resident(facts, warps, room);
-    if (blocks == 0) continue;
-    const int64_t most = asked.splits ? asked.splits : std::min<int64_t>(128, up(units + tails, warps));
+    const int64_t warps = asked.warps ? asked.warps : some, blocks = kv_resident(facts, warps, room),
+                  workers = warps / facts.sharers;  // warps, or pairs that share units
+    if (blocks == 0 || warps % facts.sharers) continue;
+    const int64_t most = asked.splits ? asked.splits : std::min<int64_t>(128, up(units + tails, workers));
     for (int64_t splits = asked.splits ? asked.splits : 1; splits <= std::max<int64_t>(most, 1); ++splits) {
       const int64_t all = tiles * splits, at_once = std::min(blocks, up(all, multiprocessors)),
                     unit = std::max<int64_t>(at_once * warps, 8),
-                    round = 8 * up(up(units, splits), warps) * unit + 56 + 4 * at_once * warps,
-                    idle = splits * warps - units;
+                    round = 8 * up(up(units, splits), workers) * unit + 56 + 4 * at_once * warps,
+                    idle = splits * workers - units;
       const int64_t tail = tails == 0 ? 0 : 32 * (tails - std::clamp<int64_t>(idle, 0, tails)) / tails;
       const int64_t cost =
           up(all, multiprocessors * at_once) * round + 3 * splits + (splits > 1 ? 40 : 0) + (warps % 4 ? 6 : 0) + tail;

@@ -5,9 +5,9 @@
 namespace lpq::cuda {
 namespace {
 
-// Of a kernel: shared memory of a block, threads, tokens of a tile.
+// Of a kernel: shared memory of a block, threads, rows and tokens of a tile, blocks that run side by side.
 struct Facts {
-  int shared, threads, tokens;
+  int shared, threads, rows, tokens, at_once;
 };
 Facts facts_of(const KvCache& c, bool wgmma) {
   return kv_of(c, [wgmma]<int KEYS, int VALUES, int DIMS, KvForm FORM>() {
@@ -15,8 +15,11 @@ Facts facts_of(const KvCache& c, bool wgmma) {
     using Hopper = HopperTile<KEYS, VALUES, DIMS, form>;
     using Portable = PrefillTile<KEYS, VALUES, DIMS, form>;
     static_assert(kPrefillShared<Portable> <= 99 << 10, "a block of 8.6 and 8.9 has 99 KiB");
-    return wgmma ? Facts{HopperShared<Hopper>::kBytes, HopperShared<Hopper>::kThreads, Hopper::kTokens}
-                 : Facts{kPrefillShared<Portable>, kPrefillWorkers, Portable::kTokens};
+    // Registers let two blocks of the portable kernel run side by side, shared memory of 512 dims one.
+    return wgmma ? Facts{HopperShared<Hopper>::kBytes, HopperShared<Hopper>::kThreads, kHopperRows<Hopper>,
+                         Hopper::kTokens, 1}
+                 : Facts{kPrefillShared<Portable>, kPrefillWorkers, kPrefillRows<Portable>, Portable::kTokens,
+                         2 / Portable::kSharers};
   });
 }
 
@@ -38,10 +41,9 @@ void kv_prefill(const ops::KvDecode& of, const KvCache& c, KvDecodeArgs a, CudaE
   const DeviceFacts& device = exec.device();
   const bool wgmma = device.features.wgmma;
   const Facts facts = facts_of(c, wgmma);
-  const int64_t rows = of.queries * (of.heads / c.heads), of_block = wgmma ? kHopperRows : kPrefillRows,
-                row_tiles = div_up(rows, of_block), tiles = of.sequences * c.heads * row_tiles;
-  // Registers let two blocks of the portable kernel run side by side.
-  const int64_t at_once = device.multiprocessors * (wgmma ? 1 : 2);
+  const int64_t rows = of.queries * (of.heads / c.heads), of_block = facts.rows, row_tiles = div_up(rows, of_block),
+                tiles = of.sequences * c.heads * row_tiles;
+  const int64_t at_once = device.multiprocessors * facts.at_once;
   const int64_t units = div_up(of.table.dim(1) * c.page_tokens + of.tail_keys.dim(1), facts.tokens),
                 splits = of.splits ? of.splits : choose_splits(tiles, units, at_once);
   a.query_tiles = static_cast<int>(row_tiles), a.splits = static_cast<int>(splits);

@@ -1,9 +1,11 @@
 // S = K Qᵀ of a unit: tokens are rows, queries the columns.
 #pragma once
+#include "cuda/attention/handed.cuh"
 #include "cuda/attention/kv_fetch.cuh"
 #include "cuda/ptx/ldmatrix.cuh"
 #include "cuda/ptx/mma.cuh"
 #include "cuda/ptx/shared_memory.cuh"
+#include "cuda/ptx/warps.cuh"
 #include "cuda/ptx/x2.cuh"
 
 namespace lpq::cuda {
@@ -16,6 +18,18 @@ struct KvQuery {
 };
 template <class T>
 using KvScores = float[T::kSteps][T::kColumns][4];
+
+// Scores of COUNT sixteens of tokens, score(j): of this warp's dims, and then of all.
+template <class T, int COUNT, class Score>
+__device__ __forceinline__ void kv_bring_together(const Score& score) {
+  static_assert(COUNT * 512 <= T::kHanded);
+  const int warp = static_cast<int>(threadIdx.x >> 5), barrier = 1 + warp / 2;
+  const uint32_t first = shared_address(dynamic_shared()) + T::kHandedAt + (threadIdx.x & 31) * 16;
+  bar_sync(barrier, 64);  // the other has added what was there before
+  hand_scores<COUNT>(first + static_cast<uint32_t>(warp * T::kStage), 512, score);
+  bar_sync(barrier, 64);
+  add_scores<COUNT>(first + static_cast<uint32_t>((warp ^ 1) * T::kStage), 512, score);
+}
 
 // Keys by channel. Scales multiply Q, one product a group, channel and query; zeros of keys are a product of their own.
 // Codes: (lane, reg) of operand A number (kc, J) -> token 32 J + lane / 4 + 8 (reg % 2) of its sixteen, dim 16 kc + 8

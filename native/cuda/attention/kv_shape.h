@@ -87,12 +87,16 @@ constexpr int kv_record(int queries, int dims) { return 2 * queries + queries * 
 // each 32 tokens 16; turbomind: 64 tokens.
 // The 8 columns of an mma are queries of a kv head. 16 queries are two tiles of columns, which share the operands that
 // codes become.
+// Of a head of 512 dims two warps share a unit, 256 dims each: both have all scores, which are brought together in
+// shared memory, and outputs of their own dims.
 template <int KEY_BITS, int VALUE_BITS, int DIMS, KvForm FORM, int QUERIES>
 struct KvShape {
   static constexpr int kQueries = QUERIES, kColumns = QUERIES / 8;
   static constexpr KvForm kForm = FORM;
   static constexpr bool kInWords = FORM == KvForm::kWords, kByToken = FORM == KvForm::kTokens || kInWords;
-  static constexpr int kKeyBits = KEY_BITS, kBits = VALUE_BITS, kDims = DIMS;
+  static constexpr int kKeyBits = KEY_BITS, kBits = VALUE_BITS;
+  static constexpr int kHeadDims = DIMS, kSharers = DIMS > 256 ? 2 : 1,
+                       kDims = DIMS / kSharers;                         // of a head; of a warp
   static constexpr int kKeyCodes = 16 / kKeyBits, kCodes = 16 / kBits;  // R, of a word
   static constexpr int kSteps = kInWords ? 4 : kKeyCodes, kTokens = 16 * kSteps;
   static constexpr int kTile = kInWords ? 64 : 32 * kKeyCodes;  // tokens that kTileUnits units hold together
@@ -116,12 +120,16 @@ struct KvShape {
                                                 : kGroups * kChannelLine;
   static constexpr int kValueNumbers =
       kInWords ? 4 * kTokens : (FORM == KvForm::kWide ? kValueGroups : kDims / 32) * 2 * kTokenLine;
-  static constexpr int kStage = kKeyBytes + kValueBytes + kKeyNumbers + kValueNumbers;
+  // What a warp hands to the other of its pair: scores of a unit.
+  static constexpr int kHandedAt = kKeyBytes + kValueBytes + kKeyNumbers + kValueNumbers,
+                       kHanded = kSharers > 1 ? 512 * kSteps : 0;
+  static constexpr int kStage = kHandedAt + kHanded;
   // Warps of a block, as far as registers go: sums, scores and queries, and some 60 besides.
   static constexpr int kHeld = kColumns * (kDims / 4 + kDims / 8 + (kByToken ? 8 : 4) * kSteps) + (kByToken ? 8 : 0);
   static constexpr int kMostWarps = kHeld > 100 ? 8 : kHeld > 48 ? 12 : 16;
   static constexpr int kRecord = kv_record(QUERIES, DIMS);
-  static_assert(kStage % 16 == 0 && kDims % 64 == 0 && !(kInWords && kNarrow) && kColumns * kDims <= 256);
+  static_assert(kStage % 16 == 0 && kDims % 64 == 0 && !(kInWords && kNarrow) && kColumns * kDims <= 256 &&
+                (kSharers == 1 || kColumns == 1));
 };
 
 }  // namespace lpq::cuda

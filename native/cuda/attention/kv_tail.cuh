@@ -9,9 +9,9 @@ template <class T>
 __device__ __forceinline__ void kv_tail(const KvDecodeArgs& a, int sequence, int head, int first, int tail,
                                         const KvQuery<T>& q, KvState<T>& state) {
   const int lane = static_cast<int>(threadIdx.x & 31), g = lane >> 2, t = lane & 3, tokens = tail - first,
-            dims = a.head_dims, row = a.kv_heads * dims;
-  const long long base =
-      (static_cast<long long>(sequence) * a.room + first) * row + static_cast<long long>(head) * dims;
+            first_dim = kv_first_dim<T>(), dims = a.head_dims - first_dim, row = a.kv_heads * a.head_dims;
+  const long long base = (static_cast<long long>(sequence) * a.room + first) * row +
+                         static_cast<long long>(head) * a.head_dims + first_dim;
   const unsigned short *keys = a.tail_keys + base, *values = a.tail_values + base;
   uint32_t k[T::kDims / 16][4], v[T::kDims / 16][4];
 #pragma unroll
@@ -45,6 +45,7 @@ __device__ __forceinline__ void kv_tail(const KvDecodeArgs& a, int sequence, int
       const uint2 query = q(n, kc);
       mma_m16n8k16<false>(score[n], k[kc], query.x, query.y);
     }
+    if constexpr (T::kSharers > 1) kv_bring_together<T, 1>([&](int) -> float (&)[4] { return score[n]; });
     peak[n][0] = state.most[n][0], peak[n][1] = state.most[n][1];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

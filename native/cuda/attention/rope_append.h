@@ -7,7 +7,7 @@
 namespace lpq::cuda {
 
 constexpr int kAppendWarps = 8;
-constexpr int kMostHeadDim = 256;
+constexpr int kMostHeadDim = 256, kMostWideHeadDim = 512;  // wide: of a kernel of its own
 
 struct RopeAppendArgs {
   const void *q, *k, *v;  // the first column of each

@@ -18,8 +18,8 @@ class KvCache:
     `bits` and `value_bits` (default: `bits`) are 2, 4 or 8; both are the same, or 8 and 4. `form` bitdecoding packs whole blocks of `block`
     tokens and keeps up to `residual` of the newest tokens in f16. Keys have one scale per channel and `group` tokens, or with `by_token` one
     scale per token and `group` dims. `form` turbomind (4 and 8 bits) packs each token when it arrives, with one scale per token and head.
-    Give keys after the rotary embedding. Heads have 64 to 256 dims, a multiple of 8, and
-    are stored as 64, 128 or 256, with zeros behind; `heads` of queries is a multiple of `kv_heads`.
+    Give keys after the rotary embedding. Heads have 64 to 512 dims, a multiple of 8, and
+    are stored as 64, 128, 256 or 512, with zeros behind; `heads` of queries is a multiple of `kv_heads`.
 
     `pages` holds pages of `page_tokens` tokens (default: one block), as uint8 [pages, bytes] tensors of keys, their scales and zeros, values,
     and their scales and zeros (turbomind: one tensor for all). Sequence s owns pages s P to (s + 1) P, as `table` [sequences, P] says. Raises
@@ -53,7 +53,7 @@ class KvCache:
         desc, info = sized(KvDesc), sized(KvInfo)
         desc.form, desc.key_bits, desc.value_bits = _FORMS[form], bits, bits if value_bits is None else value_bits
         desc.by_token, desc.heads, desc.kv_heads, desc.head_dim = int(by_token), heads, kv_heads, head_dim
-        stored = next((dims for dims in (64, 128, 256) if head_dim <= dims), head_dim)
+        stored = next((dims for dims in (64, 128, 256, 512) if head_dim <= dims), head_dim)
         desc.key_group = stored if whole else min(group, stored) if by_token else group
         desc.value_group = min(desc.key_group, stored)
         desc.page_tokens = page_tokens or 0

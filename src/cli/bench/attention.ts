@@ -38,7 +38,7 @@ export function benchAttentionCommand(bench: Command, run: Run): Command {
         'sequences x tokens (default: 1x128k,8x32k,32x8k; small on the CPU); tokens are multiples of 256',
       )
       .option('--heads <list>', 'query heads/kv heads (default: 32/8; 4/2 on the CPU)')
-      .option('--head-dim <n>', '64 to 256, a multiple of 8 (default: 128; 64 on the CPU)')
+      .option('--head-dim <n>', '64 to 512, a multiple of 8 (default: 128; 64 on the CPU)')
       .option('--tail <n>', 'how many of the newest tokens of a sequence are exact', integer('--tail', 0, 65536), 64)
       .option('--exact', 'also time the same kernel over f16 alone'),
   ).action((flags: AttentionFlags) => attention(flags, run));

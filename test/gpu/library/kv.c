@@ -27,6 +27,13 @@ static lpq_kv_desc two(void) {
   return d;
 }
 
+static lpq_kv_desc wide(void) {
+  lpq_kv_desc d = four();
+  d.heads = 8, d.kv_heads = 1, d.head_dim = 512;
+  d.value_group = 128;
+  return d;
+}
+
 static void without_gpu(void) {
   lpq_kv_desc d = four();
   lpq_kv_info info;
@@ -53,6 +60,12 @@ static void without_gpu(void) {
   NAMES("value_bits");
   d = four(), d.head_dim = 100;
   GIVES(LPQ_ERROR_ARGUMENT, lpq_kv_describe(&d, &info));
+  d = wide();
+  GIVES(LPQ_OK, lpq_kv_describe(&d, &info));
+  TRUE(info.page_bytes[0] == 128 * 256 && info.page_bytes[1] == 2048 && info.page_bytes[3] == 128 * 4 * 4);
+  d.head_dim = 520;
+  GIVES(LPQ_ERROR_ARGUMENT, lpq_kv_describe(&d, &info));
+  NAMES("from 64 to 512");
   d = four(), d.heads = 5;
   GIVES(LPQ_ERROR_ARGUMENT, lpq_kv_describe(&d, &info));
   d = four(), d.value_group = 32;
@@ -278,6 +291,7 @@ int main(int count, char **arguments) {
     if (!context) exit(1);
     with_gpu(four(), "4 bits by channel", numbers);
     with_gpu(two(), "2 bits by token, heads outside", numbers);
+    with_gpu(wide(), "4 bits by channel, heads of 512 dims", numbers);
     with_gpu(words(), "turbomind, keys of 8 bits and values of 4", numbers);
     lpq_context_close(context);
   }

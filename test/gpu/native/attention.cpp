@@ -1,7 +1,7 @@
 // kv_decode, kv_pack and kv_append on a device: every form against double precision within the bound of
 // attention_case.h, outputs full of NaN before; packed bytes against codes made one by one; a thousand appended tokens
 // against everything packed and computed anew; what is bad is told. attention [--quick | --small] [--dims 64 | 128 |
-// 256 | none]: the sweep of these dims alone, or everything but the sweep.
+// 256 | 512 | none]: the sweep of these dims alone, or everything but the sweep.
 #include <algorithm>
 #include <cstring>
 
@@ -325,6 +325,57 @@ void check_faults(Device& device, Report& report) {
   report.fails("pack: a page that is none", "LPQ_NATIVE_ARGUMENT", pack(0, 2));
 }
 
+// Heads that are stored as the next size, queries one and many, with and without sinks.
+void check_padded(Device& device, Report& report, int own, int stored) {
+  using F = cuda::KvForm;
+  for (const int queries : {1, 40}) {
+    const auto of_form = [&](int bits, int group, F f, int value_bits) {
+      const bool words = f == F::kWords;
+      const int of = words ? stored : group;
+      return KvCase{bits,
+                    stored,
+                    of,
+                    std::min(of, stored),
+                    2,
+                    6,
+                    2,
+                    0,
+                    !words,
+                    1,
+                    words ? std::vector<int>{131, 64} : std::vector<int>{3, 1},
+                    words ? std::vector<int>{0, 0} : std::vector<int>{45, 0},
+                    value_bits,
+                    f,
+                    queries,
+                    own};
+    };
+    for (const KvCase& each : {of_form(4, 128, F::kWide, 4), of_form(2, 32, F::kFine, 2), of_form(8, 64, F::kTokens, 4),
+                               of_form(4, 0, F::kWords, 4)}) {
+      check(device, report, each, DType::f32, {}, queries > 1);
+      if (queries == 1) check_pack(device, report, each);
+    }
+  }
+}
+
+// Heads of 512 dims: many queries of a kv head, heads of fewer dims, warps given, appended tokens.
+void check_widest(Device& device, Report& report, bool quick) {
+  using F = cuda::KvForm;
+  for (const int heads : {1, 8, 16, 20}) {
+    check(device, report, {4, 512, 128, 128, 2, heads, 1, 0, false, 1, {11, 2}, {20, 0}}, DType::f32);
+    check(device, report, {2, 512, 32, 32, 1, 2 * heads, 2, 2, true, 1, {5}, {7}, 2, F::kFine}, DType::f32, {}, true);
+  }
+  for (const double warps : {2.0, 4.0})
+    check(device, report, {4, 512, 128, 128, 1, 16, 1, 2, true, 1, {13}, {20}}, DType::f32, {{"warps", warps}});
+  KvCase many{4, 512, 128, 128, 1, 16, 1, 0, false, 1, {quick ? 2 : 32}, {64}, 0, F::kWide, quick ? 20 : 200};
+  check(device, report, many, DType::bf16);
+  report.fails("decode: warps that share units, an odd number", "LPQ_NATIVE_ARGUMENT", [&] {
+    check(device, report, {4, 512, 128, 128, 1, 2, 1, 1, false, 1, {1}, {0}}, DType::f32, {{"warps", 1.0}});
+  });
+  for (const int own : {264, 320, 504}) check_padded(device, report, own, 512);
+  check_steps(device, report, {4, 512, 128, 128, 2, 16, 1, 0, false, 1, {}, {}}, quick ? 140 : 1000);
+  check_steps(device, report, {8, 512, 512, 512, 1, 8, 1, 0, false, 2, {}, {}, 4, F::kWords}, quick ? 140 : 1000);
+}
+
 // Shapes beyond the sweep: page sizes, groups of query heads, heads that are stored as the next size, faults, steps.
 void check_others(Device& device, Report& report, bool small) {
   using F = cuda::KvForm;
@@ -346,35 +397,8 @@ void check_others(Device& device, Report& report, bool small) {
     check(device, report, {4, 128, 128, 128, 2, heads, 1, 0, false, 1, {11, 2}, {20, 0}}, DType::f32);
     check(device, report, {2, 64, 32, 32, 1, 2 * heads, 2, 2, true, 1, {5}, {7}, 2, F::kFine}, DType::f32, {}, true);
   }
-  // Heads that are stored as the next size, queries one and many, with and without sinks.
   for (const auto& [own, stored] : {std::pair{80, 128}, {96, 128}, {192, 256}, {136, 256}})
-    for (const int queries : {1, 40}) {
-      const auto of_form = [&](int bits, int group, F f, int value_bits) {
-        const bool words = f == F::kWords;
-        const int of = words ? stored : group;
-        return KvCase{bits,
-                      stored,
-                      of,
-                      std::min(of, stored),
-                      2,
-                      6,
-                      2,
-                      0,
-                      !words,
-                      1,
-                      words ? std::vector<int>{131, 64} : std::vector<int>{3, 1},
-                      words ? std::vector<int>{0, 0} : std::vector<int>{45, 0},
-                      value_bits,
-                      f,
-                      queries,
-                      own};
-      };
-      for (const KvCase& each : {of_form(4, 128, F::kWide, 4), of_form(2, 32, F::kFine, 2),
-                                 of_form(8, 64, F::kTokens, 4), of_form(4, 0, F::kWords, 4)}) {
-        check(device, report, each, DType::f32, {}, queries > 1);
-        if (queries == 1) check_pack(device, report, each);
-      }
-    }
+    check_padded(device, report, own, stored);
   check(device, report, {4, 128, 128, 128, 2, 6, 2, 0, false, 1, {1, 0}, {70, 3}, 0, F::kWide, 30}, DType::f32, {},
         true);
   check(device, report, {4, 128, 128, 128, 1, 4, 2, 3, false, 1, {9}, {70}, 0, F::kWide, 9}, DType::f16, {}, true);
@@ -404,8 +428,8 @@ int main(int argc, char** argv) {
   Device device;
   Report report;
   using F = cuda::KvForm;
-  for (const int dims : {64, 128, 256}) {
-    if ((small && dims != 128) || (only && dims != only)) continue;
+  for (const int dims : {64, 128, 256, 512}) {
+    if ((small && !only && dims != 128) || (only && dims != only)) continue;
     for (const auto& [bits, value_bits] : {std::pair{4, 4}, {2, 2}, {8, 8}, {8, 4}})
       for (const F f : {F::kWide, F::kFine, F::kTokens, F::kWords})
         for (const int group : {32, 64, 128}) {
@@ -489,6 +513,7 @@ int main(int argc, char** argv) {
           check(device, report, cut, DType::f16);
         }
   }
+  if ((only == 0 && !small) || only == 512) check_widest(device, report, quick);
   if (only <= 0) check_others(device, report, small);
   std::printf("%d checks, %d failures\n", report.checks, report.failures);
   return report.failures ? 1 : 0;

@@ -51,10 +51,11 @@ extern "C" __attribute__((visibility("default"))) void fake_kernel(const char* n
     const auto& a = *static_cast<lpq::cuda::CachedArgs*>(arguments[0]);
     simt::run(static_cast<int>(grid), static_cast<int>(threads), 1, static_cast<int>(shared), 1, [&] { function(a); });
   };
-#define LPQ_KEPT(dtype)                                                                                   \
-  if (kernel == "lpq_cache_append_" #dtype) run(lpq_cache_append_##dtype, grid, {threads, 1}, arguments); \
-  if (kernel == "lpq_rope_append_" #dtype) run(lpq_rope_append_##dtype, grid, {threads, 1}, arguments);   \
-  if (kernel == "lpq_cached_attention_plain_" #dtype)                                                     \
+#define LPQ_KEPT(dtype)                                                                                           \
+  if (kernel == "lpq_cache_append_" #dtype) run(lpq_cache_append_##dtype, grid, {threads, 1}, arguments);         \
+  if (kernel == "lpq_rope_append_" #dtype) run(lpq_rope_append_##dtype, grid, {threads, 1}, arguments);           \
+  if (kernel == "lpq_rope_append_wide_" #dtype) run(lpq_rope_append_wide_##dtype, grid, {threads, 1}, arguments); \
+  if (kernel == "lpq_cached_attention_plain_" #dtype)                                                             \
     run(lpq_cached_attention_plain_##dtype, grid, {threads, 8}, arguments);
   LPQ_KEPT(f32)
   LPQ_KEPT(f16)

@@ -101,6 +101,7 @@ for (const form of [
   ['f16', 'bf16', 'f16', 2, 1, 40, 12],
   ['bf16', 'f32', 'f32', 1, 1, 256, 256],
   ['f32', 'f32', 'f32', 4, 2, 18, 18],
+  ['f16', 'bf16', 'f16', 2, 1, 512, 128],
 ] as const)
   for (const style of ['half', 'interleaved'] as const)
     console.log(`${form[0]} rope_append ${await turned(form, style)}`);

@@ -47,6 +47,7 @@ for (const wish of [
 for (const [wish, headDim] of [
   [{ kv: '4' }, 80],
   [{ kv: '8', granularity: 'token' }, 192],
+  [{ kv: '2' }, 320],
 ] as const)
   test(`heads of ${headDim} dims, stored as more: ${JSON.stringify(wish)}`, async () => {
     for (const maker of [CACHE, KERNEL_CACHE]) {
@@ -118,11 +119,13 @@ const WISHES = [
   ...(['4', '8', 'k8v4'] as const).map((kv) => ({ kv, granularity: 'token' }) as const),
 ] as const;
 const FORMS = WISHES.flatMap((wish, i) =>
-  // 80, 96 and 192 are stored as 128, 128 and 256.
-  (ALL ? [64, 80, 128, 192, 256] : [[64, 96, 128, 192, 256, 80][i % 6] as number]).map((headDim) => ({
-    wish,
-    headDim,
-  })),
+  // 80, 96, 192 and 320 are stored as 128, 128, 256 and 512.
+  (ALL ? [64, 80, 128, 192, 256, 320, 512] : [[64, 96, 128, 512, 256, 80, 320, 192][i % 8] as number]).map(
+    (headDim) => ({
+      wish,
+      headDim,
+    }),
+  ),
 );
 
 test('kv_pack and kv_decode are the layout engine and kv_attention, in every form', async () => {

@@ -152,7 +152,8 @@ test('an option means a scheme', () => {
       () => kvSchemeOf(wish, 64),
       (error: LpqError) => error.code === 'LPQ_USAGE' && names.test(error.message),
     );
-  assert.throws(() => kvSchemeOf({ kv: '4' }, 320), LpqError);
+  assert.throws(() => kvSchemeOf({ kv: '4' }, 576), LpqError);
+  assert.equal(kvSchemeOf({ kv: '4', granularity: 'token' }, 320).keys.group, 512);
   assert.equal(kvSchemeOf({ kv: '4' }, 96).values.group, 128);
   assert.equal(kvSchemeOf({ kv: '8', granularity: 'token' }, 192).keys.group, 256);
 });

@@ -34,19 +34,22 @@ __device__ __forceinline__ int prefill_part(int tile) {
 template <class T, int BYTES>
 __device__ __forceinline__ void prefill_copy_tokens(uint32_t to, const unsigned char* from, int apart, int part,
                                                     int unit) {
-  // Rows of a thread are kStep apart: multiples of 8, whose chunks turn alike.
+  // Rows of a thread are kStep apart: of multiples of 8 chunks turn alike.
   constexpr int chunks = BYTES / 16, kStep = kPrefillWorkers / chunks;
-  static_assert(kStep % 8 == 0);
+  constexpr bool kAlike = kStep % 8 == 0;
   const int thread = static_cast<int>(threadIdx.x) % kPrefillWorkers, row = thread / chunks, c = thread % chunks,
             own = unit * T::kUnit + row;
-  to += static_cast<uint32_t>(own * BYTES + ((c ^ kv_turn<BYTES>(own)) << 4));
+  const auto place = [&](int i) {
+    return static_cast<uint32_t>((own + i) * BYTES + ((c ^ kv_turn<BYTES>(own + i)) << 4));
+  };
+  if constexpr (kAlike) to += place(0);
   from += static_cast<long long>(part) * apart + 16 * c;
 #pragma unroll
   for (int i = 0; i < T::kUnit; i += kStep) {
     if (T::kUnit % kStep != 0 && i + row >= T::kUnit) break;
     const int token = T::kParts == 1 || kStep % T::kRun == 0 ? prefill_token<T>(row) + prefill_token<T>(i)
                                                              : prefill_token<T>(row + i);
-    cp_async_16(to + static_cast<uint32_t>(i * BYTES), from + token * apart);
+    cp_async_16(to + (kAlike ? static_cast<uint32_t>(i * BYTES) : place(i)), from + token * apart);
   }
 }
 // Scales and zeros of a unit's tokens, `groups` of dims.

@@ -18,7 +18,9 @@ struct HopperRings {
   using Shared = HopperShared<T>;
   static constexpr int kTiles = Shared::kTiles, kWords = Shared::kWords;
   // Registers of threads that multiply, and of workers.
-  static constexpr int kMany = T::kDims == 256 ? 216 : 192,
+  static constexpr int kMany = T::kSharers > 1   ? 200
+                               : T::kDims == 256 ? 216
+                                                 : 192,
                        kFew = Shared::kWorkers == 1 ? 504 - 2 * kMany : 256 - kMany;
   uint32_t queries;
   __device__ __forceinline__ uint32_t tile(int n) const {
@@ -39,7 +41,7 @@ struct HopperRings {
 
 // Jobs are keys and values of tiles by turns; of two warpgroups one has all keys, one all values.
 template <class T, int WORKER>
-__device__ __forceinline__ void hopper_produce(const KvDecodeArgs& a, const PrefillOwn<T, kHopperRows>& own,
+__device__ __forceinline__ void hopper_produce(const KvDecodeArgs& a, const PrefillOwn<T, kHopperRows<T>>& own,
                                                const PrefillWalk<T>& walk, const HopperRings<T>& rings) {
   using R = HopperRings<T>;
   constexpr int kWorkers = R::Shared::kWorkers;

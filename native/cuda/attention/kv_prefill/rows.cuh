@@ -131,11 +131,12 @@ __device__ __forceinline__ void prefill_write(const KvDecodeArgs& a, long long a
         a.store == kKvStoreBf16 ? cvt_x2<true>(low, high) : cvt_x2<false>(low, high);
 }
 
-// Writes y, or where there are several splits what this one found; the rows' sixteen of the block's begin at `own_row`.
+// Writes y, or where there are several splits what this one found; the rows' sixteen of the block's begin at `own_row`,
+// the dims at `first_dim`.
 template <class T, int ROWS>
 __device__ __forceinline__ void prefill_store(const KvDecodeArgs& a, const PrefillOwn<T, ROWS>& own, int own_row,
-                                              PrefillState<T::kDims>& state) {
-  constexpr int D = T::kDims;
+                                              int first_dim, PrefillState<T::kOwnDims>& state) {
+  constexpr int D = T::kDims, kOwn = T::kOwnDims;
   const int lane = static_cast<int>(threadIdx.x & 31), t = lane & 3;
   float* const record = a.partial + (static_cast<long long>(own.tile) * a.splits + own.split) * kPrefillRecord<ROWS, D>;
 #pragma unroll
@@ -146,18 +147,18 @@ __device__ __forceinline__ void prefill_store(const KvDecodeArgs& a, const Prefi
     const int row = own_row + (lane >> 2) + 8 * c;
     if (own.first_row + row >= own.rows) continue;
     if (a.splits > 1) {
-      if (t == 0) record[row] = state.most[c], record[ROWS + row] = total;
-      float* const to = record + 2 * ROWS + row * D + 2 * t;
+      if (t == 0 && first_dim == 0) record[row] = state.most[c], record[ROWS + row] = total;
+      float* const to = record + 2 * ROWS + row * D + first_dim + 2 * t;
 #pragma unroll
-      for (int m = 0; m < D / 8; ++m)
+      for (int m = 0; m < kOwn / 8; ++m)
         *reinterpret_cast<float2*>(to + 8 * m) = make_float2(state.out[m][2 * c], state.out[m][2 * c + 1]);
       continue;
     }
-    const long long at = own.at(a, own.first_row + row) + 2 * t;
+    const long long at = own.at(a, own.first_row + row) + first_dim + 2 * t;
     const float inverse = prefill_inverse(a, own.head_of(own.first_row + row), state.most[c], total);
 #pragma unroll
-    for (int m = 0; m < D / 8; ++m)
-      if (8 * m < a.head_dims)
+    for (int m = 0; m < kOwn / 8; ++m)
+      if (first_dim + 8 * m < a.head_dims)
         prefill_write(a, at + 8 * m, state.out[m][2 * c] * inverse, state.out[m][2 * c + 1] * inverse);
   }
 }
