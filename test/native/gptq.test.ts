@@ -245,7 +245,8 @@ test('gptq_descend of several problems gives the codes of each alone', async () 
     params,
   );
   await rt.sync();
-  for (const [i, { level }] of together.entries()) assert.deepEqual(typed(level), typed(apart[i]!.level), `problem ${i}`);
+  for (const [i, { level }] of together.entries())
+    assert.deepEqual(typed(level), typed(apart[i]!.level), `problem ${i}`);
   assert.equal(typed<Float64Array>(all)[0], moved);
   const { inputs } = together[0]!;
   const { t, matrix, scale, zero } = inputs;

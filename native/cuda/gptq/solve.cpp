@@ -229,5 +229,8 @@ void descend(Call& call, CudaExec& exec) {
               static_cast<const unsigned long long*>(moved.as<unsigned long long>()), of.changed.data<double>());
 }
 
+LPQ_CUDA_OP(solve, "gptq_solve");
+LPQ_CUDA_OP(descend, "gptq_descend");
+
 }  // namespace
 }  // namespace lpq::cuda::gptq

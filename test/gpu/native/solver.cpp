@@ -209,7 +209,8 @@ void check_side_by_side(const std::string& name, Device& d, const Layer& l, cons
   std::vector<Tensor> in, out, alone;
   double moved = 0;
   for (const bool all : {true, false, true}) {
-    const std::vector<Tensor> problem = {all ? t : top(t), m, all ? scale : top(scale), all ? zero : top(zero), l.group};
+    const std::vector<Tensor> problem = {all ? t : top(t), m, all ? scale : top(scale), all ? zero : top(zero),
+                                         l.group};
     // The third begins where the first ends.
     const Tensor begin = in.size() == 10 ? alone[0] : all ? level : top(level);
     const auto one = d.run("gptq_descend", problem, {copy(begin), poisoned(DType::f64, {1})}, sweep);
