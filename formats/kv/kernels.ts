@@ -11,8 +11,12 @@ export interface KvKernelShape {
   readonly outer?: boolean;
 }
 
+/** Why no device packs a scheme, whose pages it could read; undefined where it does. */
+export const packingObstacle = ({ fit }: KvScheme): string | undefined =>
+  fit ? 'no kernel fits the ends of groups as it packs' : undefined;
+
 /** A scheme as ops.kvPack, kvAppend and kvDecode take it; a sentence why they do not. */
-export function kvKernelForm({ form, keys, values }: KvScheme, shape: KvKernelShape): KvForm | string {
+export function kvKernelForm({ form, keys, values, fit }: KvScheme, shape: KvKernelShape): KvForm | string {
   const { headDim } = shape;
   if (headDim < 64 || headDim > 256 || headDim % 8 !== 0)
     return `no kernel reads heads of ${headDim} dims, only of multiples of 8 from 64 to 256`;
@@ -33,6 +37,7 @@ export function kvKernelForm({ form, keys, values }: KvScheme, shape: KvKernelSh
     granularity: keys.granularity,
     keyGroup: key,
     valueGroup: value,
+    ...(fit && { fit }),
     ...shape,
   };
 }
