@@ -14,7 +14,7 @@ export const kvOps = {
     rt: NativeRuntime,
     x: Tensor,
     out: KvTensors,
-    p: { bits: number; groupTokens: number; groupDims: number },
+    p: { bits: number; groupTokens: number; groupDims: number; fit?: boolean },
   ) => rt.enqueue('kv_quantize', [x], [out.codes, out.scales, out.zeros], p),
 
   /** The inverse of kvQuantize. */
@@ -111,4 +111,6 @@ export interface KvForm {
   pageTokens: number;
   /** Heads outside tokens. */
   outer?: boolean;
+  /** Ends of groups are fitted as they are packed: on the CPU alone. */
+  fit?: boolean;
 }

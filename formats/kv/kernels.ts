@@ -11,8 +11,12 @@ export interface KvKernelShape {
   readonly outer?: boolean;
 }
 
+/** Why no device packs a scheme, whose pages it could read; undefined where it does. */
+export const packingObstacle = ({ fit }: KvScheme): string | undefined =>
+  fit ? 'no kernel fits the ends of groups as it packs' : undefined;
+
 /** A scheme as ops.kvPack, kvAppend and kvDecode take it; a sentence why they do not. */
-export function kvKernelForm({ form, keys, values }: KvScheme, shape: KvKernelShape): KvForm | string {
+export function kvKernelForm({ form, keys, values, fit }: KvScheme, shape: KvKernelShape): KvForm | string {
   const { headDim } = shape;
   const [least, most] = KV_HEAD_DIMS;
   if (headDim < least || headDim > most || headDim % 8 !== 0)
@@ -34,6 +38,7 @@ export function kvKernelForm({ form, keys, values }: KvScheme, shape: KvKernelSh
     granularity: keys.granularity,
     keyGroup: key,
     valueGroup: value,
+    ...(fit && { fit }),
     ...shape,
   };
 }

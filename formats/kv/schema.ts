@@ -4,8 +4,7 @@ import { MOST_RESIDUAL } from './scheme.js';
 const bits = z.union([z.literal(2), z.literal(4), z.literal(8)]);
 
 /**
- * How a cache of keys and values is stored (formats/kv/spec.md). Codes are asymmetric, a scale and a zero (the smallest
- * value) of f16 a group.
+ * How a cache of keys and values is stored (formats/kv/spec.md). Codes are asymmetric, a scale and a zero of f16 a group.
  */
 export const kvSchemeSchema = z.strictObject({
   form: z.enum(['bitdecoding', 'turbomind']),
@@ -19,5 +18,7 @@ export const kvSchemeSchema = z.strictObject({
   values: z.strictObject({ bits, group: z.int().positive() }),
   /** Newest tokens up to which stay exact (f16): so many are packed at once. 0: every token is packed as it comes. */
   residual: z.int().nonnegative().max(MOST_RESIDUAL),
+  /** The ends of each group are those of the least squared error found; without it, its smallest and largest. */
+  fit: z.literal(true).optional(),
 });
 export type KvScheme = z.infer<typeof kvSchemeSchema>;

@@ -12,10 +12,10 @@ export function kvWidths({ keys, values }: KvScheme): string {
 
 /** A scheme in a few words, its widths first. */
 export function printKvScheme(scheme: KvScheme): string {
-  const { form, keys, values, residual } = scheme;
+  const { form, keys, values, residual, fit } = scheme;
   const groups =
     keys.granularity === 'channel'
       ? `keys by channel over ${keys.group} tokens, values by ${values.group} dims`
       : `keys by ${keys.group} dims, values by ${values.group}`;
-  return `${kvWidths(scheme)} (${form}; ${groups}; ${residual === 0 ? 'every token' : `but the newest up to ${residual}`})`;
+  return `${kvWidths(scheme)} (${form}; ${groups}${fit ? ', fitted' : ''}; ${residual === 0 ? 'every token' : `but the newest up to ${residual}`})`;
 }

@@ -35,7 +35,8 @@ struct Cache {
     dims = ops::kv_stored_dims(d.head_dim);
     argument(d.kv_heads > 0 && d.kv_heads <= 1 << 16 && d.heads > 0 && d.heads % d.kv_heads == 0 && d.heads <= 1 << 20,
              "heads is no multiple of kv_heads, or beyond 2^20");
-    argument(one_of(d.by_token, {0, 1}) && one_of(d.outer, {0, 1}), "by_token and outer are 0 or 1");
+    argument(one_of(d.by_token, {0, 1}) && one_of(d.outer, {0, 1}) && one_of(d.fit, {0, 1}),
+             "by_token, outer and fit are 0 or 1");
     if (turbomind) {
       argument(d.key_group == dims && d.value_group == dims,
                "key_group and value_group of turbomind are the stored dims, " + std::to_string(dims));
@@ -72,6 +73,7 @@ struct Cache {
             {"valueGroup", double(d.value_group)},
             {"pageTokens", double(d.page_tokens)},
             {"outer", double(d.outer)},
+            {"fit", double(d.fit)},
             {"form", turbomind ? "turbomind" : "bitdecoding"},
             {"granularity", d.by_token ? "token" : "channel"}};
   }

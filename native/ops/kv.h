@@ -20,11 +20,11 @@ constexpr int64_t kv_stored_dims(int64_t head_dims) {
 // whole 64 tokens; keyGroup and valueGroup are the stored dims). granularity, of keys: a scale a channel over keyGroup
 // tokens, or a token over keyGroup dims. headDim: 64, or a multiple of 8 up to 512; the cache holds 64, 128, 256
 // or 512 dims, the least that suffice, zeros behind the head's own. keyGroup: 32, 64 or 128 tokens; by token, dims, and
-// valueGroup. valueGroup, dims: min(keyGroup, stored dims). outer: heads outside tokens (0). What one device refuses no
-// other takes.
+// valueGroup. valueGroup, dims: min(keyGroup, stored dims). outer: heads outside tokens (0). fit, of packing: ends of
+// groups are fitted (formats/kv/spec.md), which only the CPU does (0). What else one device refuses no other takes.
 struct KvForm {
   int64_t bits, value_bits, head_dims, dims, heads, key_group, value_group, page_tokens;  // dims: as they are stored
-  bool turbomind, channel, outer;
+  bool turbomind, channel, outer, fit;
   int64_t tile, block;  // packed tokens of a sequence are whole tiles; tokens are packed in whole blocks
   const Tensor* pages[4];
 
@@ -37,7 +37,7 @@ struct KvForm {
     f.bits = a.integer("bits"), f.value_bits = a.integer("valueBits", f.bits), f.head_dims = a.integer("headDim");
     f.dims = kv_stored_dims(f.head_dims);
     f.heads = a.integer("kvHeads"), f.key_group = a.integer("keyGroup"), f.value_group = a.integer("valueGroup");
-    f.page_tokens = a.integer("pageTokens"), f.outer = a.flag("outer");
+    f.page_tokens = a.integer("pageTokens"), f.outer = a.flag("outer"), f.fit = a.flag("fit");
     f.turbomind = a.one_of("form", {"bitdecoding", "turbomind"}, 0) == 1;
     const bool by_token = a.one_of("granularity", {"channel", "token"}, 0) == 1;
     f.channel = !f.turbomind && !by_token;

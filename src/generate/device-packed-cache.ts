@@ -1,5 +1,5 @@
 import { KV_FORMS } from '../../formats/kv/forms.js';
-import { kvKernelForm, kvPageBytes, kvPages } from '../../formats/kv/kernels.js';
+import { kvKernelForm, kvPageBytes, kvPages, packingObstacle } from '../../formats/kv/kernels.js';
 import { type NativeRuntime, type Tensor, uploadTyped } from '../../native/binding.js';
 import type { CacheStep } from '../../native/cache-ops.js';
 import type { KvPages } from '../../native/kv-ops.js';
@@ -17,8 +17,10 @@ import { PackedCache } from './packed-cache.js';
 import type { Entry, Step } from './step.js';
 
 /** Whether there is a DevicePackedCache of a scheme. */
-export function isPackedOnDevice({ form, keys, values }: KvScheme): boolean {
+export function isPackedOnDevice(scheme: KvScheme): boolean {
+  const { form, keys, values } = scheme;
   return (
+    packingObstacle(scheme) === undefined &&
     KV_FORMS[form].tail &&
     keys.bits === values.bits &&
     keys.granularity === 'channel' &&

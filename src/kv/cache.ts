@@ -53,7 +53,7 @@ export class KvPool implements KvStore {
       scales: allocate('f16', groups),
       zeros: allocate('f16', groups),
     };
-    ops.kvQuantize(this.rt, x, parts, { bits, groupTokens, groupDims });
+    ops.kvQuantize(this.rt, x, parts, { bits, groupTokens, groupDims, ...(this.page.scheme.fit && { fit: true }) });
     for (const part of ['codes', 'scales', 'zeros'] as const) {
       const { tensor, layout } = side[part];
       const per = part === 'codes' ? 1 : groupTokens;

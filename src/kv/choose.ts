@@ -9,6 +9,7 @@ export interface KvWish {
   readonly granularity?: 'channel' | 'token';
   readonly group?: number;
   readonly residual?: number;
+  readonly fit?: boolean;
 }
 
 /** Tokens of a channel, or dims of a head, that share a scale. */
@@ -51,5 +52,5 @@ export function kvSchemeOf(wish: KvWish, headDim: number): KvScheme {
       got: residual,
       expected: `0, or a multiple of ${block} for ${k === v ? `${k} bits` : `${k} and ${v} bits`}`,
     });
-  return { ...scheme, residual };
+  return { ...scheme, residual, ...(wish.fit && { fit: true as const }) };
 }

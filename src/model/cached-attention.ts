@@ -33,7 +33,7 @@ export function cachedAttention(
     decodedAttention(rt, scheme, { q, k, v, y }, batch, p, sinks);
     return;
   }
-  const { keys, values, residual } = scheme;
+  const { keys, values, residual, fit } = scheme;
   const { headDim, kvHeads, heads } = p;
   const dims = kvStoredDims(headDim);
   if (dims % values.group !== 0 || (keys.granularity === 'token' && dims % keys.group !== 0))
@@ -48,8 +48,9 @@ export function cachedAttention(
       bits: keys.bits,
       groupTokens: keys.granularity === 'channel' ? keys.group : 1,
       groupDims: keys.granularity === 'channel' ? 1 : keys.group,
+      ...(fit && { fit }),
     },
-    { x: v, bits: values.bits, groupTokens: 1, groupDims: values.group },
+    { x: v, bits: values.bits, groupTokens: 1, groupDims: values.group, ...(fit && { fit }) },
   ];
   let first = 0;
   for (const length of batch.lengths) {
@@ -89,7 +90,7 @@ export function cachedAttention(
 /** f32 [length, width]: the span's rows of x, quantized with the zeros that are stored behind each head, and read back. */
 function packedRows(
   rt: NativeRuntime,
-  { x, ...p }: { x: Tensor; bits: number; groupTokens: number; groupDims: number },
+  { x, ...p }: { x: Tensor; bits: number; groupTokens: number; groupDims: number; fit?: boolean },
   { first, length }: Span,
   width: number,
   heads: HeadDims,

@@ -54,7 +54,7 @@ export interface CacheMaker {
   /** Tokens packed at once. */
   block(scheme: KvScheme): number;
   /** Why it takes no cache of this scheme and these heads. */
-  obstacle(scheme: KvScheme, headDim: number): string | undefined;
+  obstacle(scheme: KvScheme, headDim: number, device: string): string | undefined;
   make(rt: NativeRuntime, scheme: KvScheme, page: PageShape, pages: number): CacheUnderTest;
 }
 

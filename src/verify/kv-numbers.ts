@@ -1,7 +1,8 @@
 import type { KvScheme } from '../../formats/kv/scheme.js';
 import { allocate, fromTyped, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
-import { halfValue, nearestEven, nearestHalf } from './floats.js';
+import { halfValue } from './floats.js';
 import { type PageShape, storedDims } from './kv-case.js';
+import { codeOf, fittedEnds, stepOf } from './kv-fit.js';
 import { settle } from './native.js';
 
 /** One side of tokens as it is stored. */
@@ -15,14 +16,15 @@ export interface Grid {
   readonly bits: number;
   readonly groupTokens: number;
   readonly groupDims: number;
+  readonly fit: boolean;
 }
 
 export const gridOf = (scheme: KvScheme, side: 'keys' | 'values'): Grid => {
-  const { keys, values } = scheme;
-  if (side === 'values') return { bits: values.bits, groupTokens: 1, groupDims: values.group };
+  const { keys, values, fit = false } = scheme;
+  if (side === 'values') return { bits: values.bits, groupTokens: 1, groupDims: values.group, fit };
   return keys.granularity === 'channel'
-    ? { bits: keys.bits, groupTokens: keys.group, groupDims: 1 }
-    : { bits: keys.bits, groupTokens: 1, groupDims: keys.group };
+    ? { bits: keys.bits, groupTokens: keys.group, groupDims: 1, fit }
+    : { bits: keys.bits, groupTokens: 1, groupDims: keys.group, fit };
 };
 
 /** The first `tokens` rows of x [.., width], quantized by the rule of formats/kv/spec.md. */
@@ -44,13 +46,20 @@ export function quantizeRows(x: Float32Array, tokens: number, width: number, gri
       if (value < low) low = value;
       if (value > high) high = value;
     });
-    const scale = nearestHalf(Math.fround((high - low) / top));
+    if (grid.fit) {
+      const numbers = new Float64Array(groupTokens * groupDims);
+      let count = 0;
+      each((at) => {
+        numbers[count++] = x[at] as number;
+      });
+      [low, high] = fittedEnds(numbers, low, high, top);
+    }
+    const scale = stepOf(low, high, top);
     scales[i] = scale;
     zeros[i] = low;
-    if (scale > 0)
-      each((at) => {
-        codes[at] = nearestEven(Math.min(Math.fround(((x[at] as number) - low) / scale), top));
-      });
+    each((at) => {
+      codes[at] = codeOf(x[at] as number, low, scale, top);
+    });
   }
   return { codes, scales, zeros };
 }

@@ -44,7 +44,7 @@ export async function verifyCache(context: KvContext, scheme: KvScheme, source: 
     const block = maker.block(scheme);
     const batch = Math.max(scheme.residual, block);
     for (const { heads, kvHeads, headDim, scale } of shapes.values()) {
-      const why = maker.obstacle(scheme, headDim);
+      const why = maker.obstacle(scheme, headDim, device.device);
       if (why !== undefined) {
         notes.add(`not on ${device.device}: ${why}`);
         continue;

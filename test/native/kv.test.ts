@@ -3,6 +3,7 @@ import { test } from 'node:test';
 import { allocate, createRuntime, fromTyped, typed } from '../../native/binding.js';
 import type { KvPages } from '../../native/kv-ops.js';
 import { ops } from '../../native/ops.js';
+import { nearestHalf } from '../../src/verify/floats.js';
 import { decodeBf16, decodeF16, poisoned, Random } from './support.js';
 
 const random = new Random(12);
@@ -50,6 +51,55 @@ test('kv_quantize: asymmetric codes by f16 numbers, by channel and by token, the
           );
         }
     }
+});
+
+test('kv_quantize fits ends: no group errs more than between its smallest and largest, normal numbers a sixth less', async () => {
+  const rt = createRuntime(3);
+  const half = (value: number): number => Math.sign(value) * nearestHalf(Math.abs(value));
+  for (const [tokens, width, groupTokens, groupDims, bits, gain] of [
+    [70, 128, 32, 1, 4, 5 / 6],
+    [64, 128, 1, 32, 4, 5 / 6],
+    [66, 64, 64, 1, 2, 5 / 6],
+    [40, 64, 1, 32, 8, 1],
+  ] as const) {
+    const x = random.normals(tokens * width, 3).map((value, i) => half(value + (i % width)));
+    // Equal numbers; one far from the others; whole steps of f16, which no scale but the first keeps.
+    for (let i = 0; i < groupTokens * groupDims; i++)
+      for (const [n, value] of [0.5, i === 3 ? 6e4 : -i, 1024 + (i % 3)].entries()) {
+        const first = groupTokens > 1 ? n : n * groupDims;
+        x[first + Math.floor(i / groupDims) * width + (i % groupDims)] = value;
+      }
+    const groups = [Math.ceil(tokens / groupTokens), width / groupDims] as const;
+    const errors = async (fit: boolean): Promise<Float64Array> => {
+      const out = {
+        codes: poisoned('u8', [tokens, width]),
+        scales: poisoned('f16', groups),
+        zeros: poisoned('f16', groups),
+      };
+      ops.kvQuantize(rt, fromTyped('f32', [tokens, width], x), out, { bits, groupTokens, groupDims, fit });
+      await rt.sync();
+      const [codes, scales, zeros] = [out.codes, out.scales, out.zeros].map((tensor) => typed(tensor)) as [
+        Uint8Array,
+        Uint16Array,
+        Uint16Array,
+      ];
+      const found = new Float64Array(groups[0] * groups[1]);
+      for (let t = 0; t < tokens; t++)
+        for (let c = 0; c < width; c++) {
+          const group = Math.floor(t / groupTokens) * groups[1] + Math.floor(c / groupDims);
+          const code = codes[t * width + c] as number;
+          assert.ok(code < 2 ** bits);
+          const y = code * decodeF16(scales[group] as number) + decodeF16(zeros[group] as number);
+          found[group]! += (y - (x[t * width + c] as number)) ** 2;
+        }
+      return found;
+    };
+    const [plain, fitted] = [await errors(false), await errors(true)];
+    // The sums are fp64 of the same terms: 2^-52 a number.
+    for (const [i, error] of fitted.entries()) assert.ok(error <= (plain[i] as number) * (1 + 2 ** -44), `group ${i}`);
+    const total = (of: Float64Array) => of.slice(3).reduce((sum, error) => sum + error, 0);
+    assert.ok(total(fitted) <= gain * total(plain), `${bits} bits: ${total(fitted)} of ${total(plain)}`);
+  }
 });
 
 test('kv_quantize refuses what f16 does not hold', async () => {

@@ -17,6 +17,11 @@ inline void pack_rows(const FormSide& side, const uint16_t* x, int64_t count, in
       float low = value(t0, d0), high = low;
       for (int64_t t = t0; t < t0 + tokens; ++t)
         for (int64_t d = d0; d < d0 + dims; ++d) low = std::min(low, value(t, d)), high = std::max(high, value(t, d));
+      if (side.fit) {
+        const Ends ends = fitted_ends(low, high, static_cast<float>((1 << side.bits) - 1), tokens * dims,
+                                      [&](int64_t i) { return value(t0 + i / dims, d0 + i % dims); });
+        low = ends.low, high = ends.high;
+      }
       const Group group(low, high, static_cast<float>((1 << side.bits) - 1));
       const int64_t at = side.number((first + t0) / tokens, h, d0 / dims);
       FormSide::put(pairs, at, group.scale), FormSide::put(pairs, at + side.apart(), group.zero);

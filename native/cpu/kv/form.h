@@ -15,6 +15,7 @@ namespace lpq::kv {
 struct FormSide {
   bool values, turbomind, outer;
   bool channel;  // groups of tokens of a channel; else of dims of a token
+  bool fit;      // ends of groups are fitted
   int64_t bits, other_bits, group, tokens, heads, head_dims, dims, run;  // dims: as they are stored
   const Tensor *codes = nullptr, *numbers = nullptr;
 
@@ -92,10 +93,10 @@ struct Form {
   explicit Form(const ops::KvForm& f)
       : heads(f.heads), head_dims(f.head_dims), page_tokens(f.page_tokens), tile(f.tile), block(f.block) {
     const int64_t run = std::min<int64_t>(128, block);
-    keys = {false,       f.turbomind, f.outer,     f.channel, f.bits, f.value_bits, f.key_group,
-            page_tokens, heads,       f.head_dims, f.dims,    run,    f.pages[0],   f.pages[1]};
-    values = {true,        f.turbomind, f.outer,     false,  f.value_bits, f.bits,     f.value_group,
-              page_tokens, heads,       f.head_dims, f.dims, run,          f.pages[2], f.pages[3]};
+    keys = {false,       f.turbomind, f.outer,     f.channel, f.fit, f.bits,     f.value_bits, f.key_group,
+            page_tokens, heads,       f.head_dims, f.dims,    run,   f.pages[0], f.pages[1]};
+    values = {true,        f.turbomind, f.outer,     false,  f.fit, f.value_bits, f.bits,    f.value_group,
+              page_tokens, heads,       f.head_dims, f.dims, run,   f.pages[2],   f.pages[3]};
   }
   int64_t pages() const { return keys.codes->dim(0); }
   void require_page(int32_t page) const {

@@ -4,7 +4,8 @@
 //   [ceil(T/groupTokens),
 //                  C/groupDims]: zero = the smallest of the group, scale = f16((largest - zero) / (2^bits - 1)), code =
 //                  (x - zero) / scale rounded to nearest even, at most 2^bits - 1, 0 where the scale is 0; the last
-//                  group of tokens may be shorter. Fails with LPQ_NATIVE_NUMERICS for what f16 cannot hold.
+//                  group of tokens may be shorter. fit (0): both ends are fitted_ends(), and codes of what lies beyond
+//                  one are that end's. Fails with LPQ_NATIVE_NUMERICS for what f16 cannot hold.
 //   kv_dequantize  y f32 [T,C] = fma(code, scale, zero)
 #include <algorithm>
 #include <cmath>
@@ -37,6 +38,7 @@ void quantize(Call& call, Exec& exec) {
   require_dtype(x, "x", {DType::f32, DType::f16});
   require_shape(x, "x", {g.tokens, g.width});
   const int64_t bits = a.integer("bits");
+  const bool fit = a.flag("fit");
   a.done();
   require(bits >= 1 && bits <= 8, "bits is " + std::to_string(bits));
   const float top = static_cast<float>((1 << bits) - 1);
@@ -48,7 +50,7 @@ void quantize(Call& call, Exec& exec) {
   const auto value = [&](int64_t t, int64_t c) {
     return finite_half(wide ? f32_to_f16(x32[t * g.width + c]) : x16[t * g.width + c]);
   };
-  exec.pool.parallel_for(g.rows * g.columns, rows_grain(8 * g.group_tokens * g.group_dims),
+  exec.pool.parallel_for(g.rows * g.columns, rows_grain((fit ? 512 : 8) * g.group_tokens * g.group_dims),
                          [&](int64_t begin, int64_t end, int) {
                            for (int64_t i = begin; i < end; ++i) {
                              const int64_t t0 = i / g.columns * g.group_tokens, c0 = i % g.columns * g.group_dims;
@@ -59,6 +61,12 @@ void quantize(Call& call, Exec& exec) {
                                  const float v = value(t, c);
                                  low = std::min(low, v), high = std::max(high, v);
                                }
+                             if (fit) {
+                               const Ends ends = fitted_ends(low, high, top, (t1 - t0) * g.group_dims, [&](int64_t i) {
+                                 return value(t0 + i / g.group_dims, c0 + i % g.group_dims);
+                               });
+                               low = ends.low, high = ends.high;
+                             }
                              const Group group(low, high, top);
                              scale[i] = group.scale, zero[i] = group.zero;
                              for (int64_t t = t0; t < t1; ++t)

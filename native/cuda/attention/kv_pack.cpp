@@ -4,6 +4,11 @@
 namespace lpq::cuda {
 namespace {
 
+// Pages of fitted ends are read as all others; kernels do not make them.
+void require_least_and_largest(const ops::KvForm& form) {
+  require(!form.fit, "fit is for the CPU: no kernel fits the ends of groups");
+}
+
 KvPackArgs pack_args(const KvCache& c, CudaExec& exec, const Tensor& k, const Tensor& v, const Tensor& table) {
   const KvDecodeArgs& p = c.places;
   KvPackArgs a{};
@@ -38,6 +43,7 @@ void launch(const KvCache& c, CudaExec& exec, const KvPackArgs& a, int64_t numbe
 
 void kv_pack(Call& call, CudaExec& exec) {
   const ops::KvPack of(call);
+  require_least_and_largest(of.form);
   const Tensor &k = of.k, &v = of.v, &table = of.table;
   const KvCache c = kv_cache_of(of.form, exec);
   for (const Tensor* t : {&k, &v, &table}) require_on_device(exec, *t, "a tensor");
@@ -57,6 +63,7 @@ LPQ_CUDA_OP(kv_pack, "kv_pack");
 
 void kv_append(Call& call, CudaExec& exec) {
   const ops::KvAppend of(call);
+  require_least_and_largest(of.form);
   const Tensor &k = of.k, &v = of.v, &table = of.table, &lengths = of.lengths, &tails = of.tails,
                &tail_keys = of.tail_keys, &tail_values = of.tail_values;
   const KvCache c = kv_cache_of(of.form, exec);

@@ -137,6 +137,7 @@ class KvDesc(ctypes.Structure):
         ("head_dim", c_int),
         ("outer", c_int),
         ("page_tokens", c_int64),
+        ("fit", c_int),
     ]
 
 

@@ -18,6 +18,7 @@ class KvCache:
     `bits` and `value_bits` (default: `bits`) are 2, 4 or 8; both are the same, or 8 and 4. `form` bitdecoding packs whole blocks of `block`
     tokens and keeps up to `residual` of the newest tokens in f16. Keys have one scale per channel and `group` tokens, or with `by_token` one
     scale per token and `group` dims. `form` turbomind (4 and 8 bits) packs each token when it arrives, with one scale per token and head.
+    `fit` looks for the scale and zero of each group with the least squared error; else they are of its smallest and largest number.
     Give keys after the rotary embedding. Heads have 64 to 512 dims, a multiple of 8, and
     are stored as 64, 128, 256 or 512, with zeros behind; `heads` of queries is a multiple of `kv_heads`.
 
@@ -41,6 +42,7 @@ class KvCache:
         group: int | None = None,
         residual: int | None = None,
         page_tokens: int | None = None,
+        fit: bool = False,
     ) -> None:
         if form not in _FORMS:
             raise _argument(f"form is {form!r}, not one of {', '.join(_FORMS)}")
@@ -56,7 +58,7 @@ class KvCache:
         stored = next((dims for dims in (64, 128, 256, 512) if head_dim <= dims), head_dim)
         desc.key_group = stored if whole else min(group, stored) if by_token else group
         desc.value_group = min(desc.key_group, stored)
-        desc.page_tokens = page_tokens or 0
+        desc.page_tokens, desc.fit = page_tokens or 0, int(fit)
         check(library.lpq_kv_describe(byref(desc), byref(info)))
         desc.page_tokens = page_tokens or info.unit
         self._desc, self.block, self.page_tokens = desc, int(info.block), int(desc.page_tokens)

@@ -14,7 +14,7 @@ import { type ComputeOptions, openRuntime, type Run } from '../run.js';
 import { activationsOf } from './activations.js';
 import { checkProducts } from './products.js';
 
-const FLAGS = ['kv', 'kvGranularity', 'kvGroup', 'kvResidual'] as const;
+const FLAGS = ['kv', 'kvGranularity', 'kvGroup', 'kvResidual', 'kvFit'] as const;
 
 /** The options about the cache among a command's, checked. Throws LPQ_USAGE. */
 export function checkKvFlags(flags: object): KvSettings {
@@ -28,7 +28,7 @@ export function checkKvFlags(flags: object): KvSettings {
 
 /** The scheme that settings ask for, for this model. Throws LPQ_USAGE for latent attention and heads that groups do not divide. */
 export function kvOf(settings: KvSettings, source: WeightSource): KvScheme | undefined {
-  const { kv, kvGranularity: granularity, kvGroup: group, kvResidual: residual } = settings;
+  const { kv, kvGranularity: granularity, kvGroup: group, kvResidual: residual, kvFit: fit } = settings;
   if (kv === undefined) return undefined;
   const dims = planSource(source).blocks.flatMap(({ attention }, block) => {
     if (attention.kind === 'recurrent' || attention.kind === 'nothing') return [];
@@ -52,6 +52,7 @@ export function kvOf(settings: KvSettings, source: WeightSource): KvScheme | und
       ...(granularity && { granularity }),
       ...(group !== undefined && { group }),
       ...(residual !== undefined && { residual }),
+      ...(fit && { fit }),
     },
     headDim as number,
   );

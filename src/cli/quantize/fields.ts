@@ -169,6 +169,12 @@ export const KV_FIELDS: readonly MethodOption[] = [
     takes: { least: 0, most: MOST_RESIDUAL, integer: true },
     says: `0 or a number of tokens, at most ${MOST_RESIDUAL}`,
   },
+  {
+    field: 'kvFit',
+    flags: '--kv-fit',
+    help: 'fit the scale and zero of each group to its numbers as they are packed (on the CPU)',
+    takes: 'switch',
+  },
 ];
 
 /** Everything about a quantization that its bytes depend on, but for the model and the text, in the order of records. */

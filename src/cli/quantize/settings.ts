@@ -42,6 +42,7 @@ export interface KvSettings {
   readonly kvGranularity?: 'channel' | 'token';
   readonly kvGroup?: number;
   readonly kvResidual?: number;
+  readonly kvFit?: boolean;
 }
 
 /** What every method's run has, beside the options of the method itself. */

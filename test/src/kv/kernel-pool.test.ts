@@ -34,6 +34,7 @@ async function failuresOf(maker: CacheMaker, wish: Parameters<typeof kvSchemeOf>
 for (const wish of [
   { kv: '8' },
   { kv: '4', granularity: 'token' },
+  { kv: '4', group: 32, fit: true },
   ...(ALL
     ? ([{ kv: '4' }, { kv: '2' }, { kv: '4', group: 32 }, { kv: 'k8v4', granularity: 'token', group: 64 }] as const)
     : []),

@@ -139,6 +139,8 @@ test('an option means a scheme', () => {
     values: { bits: 4, group: 64 },
     residual: 0,
   });
+  assert.equal(kvSchemeOf({ kv: '4', fit: true }, 64).fit, true);
+  assert.equal('fit' in kvSchemeOf({ kv: '4', fit: false }, 64), false);
   assert.equal(kvSchemeOf({ kv: '2' }, 64).residual, 256);
   assert.equal(kvSchemeOf({ kv: '2', granularity: 'token' }, 64).form, 'bitdecoding');
   assert.equal(kvSchemeOf({ kv: '4', residual: 512 }, 64).residual, 512);

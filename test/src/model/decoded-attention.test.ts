@@ -60,6 +60,7 @@ test('what kernels cannot read is refused with the reason', () => {
     [{ ...four, values: { bits: 4, group: 32 } }, p, /groups of 128 beside values in groups of 32/],
     [kvSchemeOf({ kv: '4', residual: 0 }, 64), p, /only be simulated/],
     [kvSchemeOf({ kv: '4' }, 60), { ...p, headDim: 60 }, /heads of 60 dims, only of multiples of 8/],
+    [kvSchemeOf({ kv: '4', fit: true }, 64), p, /no kernel fits the ends of groups/],
     [four, { ...p, window: 100 }, /window/],
     [four, { ...p, softCap: 30 }, /caps scores/],
   ] as const)

@@ -9,6 +9,7 @@ const base = ['quantize', model, '-o', 'never', '--bits', '4', '--method', 'rtn'
 
 for (const [args, names] of [
   [[...base, '--kv-group', '32'], /--kv-group has no effect without --kv/],
+  [[...base, '--kv-fit'], /--kv-fit has no effect without --kv/],
   [[...base, '--kv', '3'], /--kv does not take '3'/],
   [[...base, '--kv', '4', '--kv-residual', '100'], /--kv-residual 100/],
   [[...base, '--kv', '4', '--kv-group', '48'], /--kv-group.*48/],
@@ -114,6 +115,7 @@ test('what a packed cache costs on the first windows of a text', async (t) => {
   // The bounds of docs/kv-cache.md, which the whole text meets; ten windows scatter by some tenths of them.
   for (const [args, bar] of [
     [['--kv', '4'], 0.0015],
+    [['--kv', '4', '--kv-group', '32', '--kv-residual', '0', '--kv-fit'], 0.007],
     [['--kv', '2'], 0.015],
     [['--kv', '8', '--kv-residual', '0'], 0.001],
   ] as const) {
