@@ -93,10 +93,10 @@ export class Target {
   static step(targets: readonly Target[], { refit, grids = false, ...to }: TargetStep): void {
     for (const target of targets) target.aim(to);
     Target.follow(targets);
-    const scales = refit ? targets.filter(({ movesScales }) => movesScales) : [];
+    const scales = refit ? targets.filter((target) => target.movesScales) : [];
     for (const target of scales) target.refit();
     Target.follow(scales);
-    const moved = refit && grids ? targets.filter(({ movesGrid }) => movesGrid) : [];
+    const moved = refit && grids ? targets.filter((target) => target.movesGrid) : [];
     for (const target of moved) target.refitGrid();
     Target.follow(moved);
     for (const target of targets) target.refresh();
