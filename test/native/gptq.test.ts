@@ -1,54 +1,10 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { allocate, createRuntime, fromTyped, type Tensor, typed } from '../../native/binding.js';
+import { allocate, fromTyped, type Tensor, typed } from '../../native/binding.js';
 import { gptqOps } from '../../native/gptq-ops.js';
 import { ops } from '../../native/ops.js';
 import { type QuantType, quantType, typeParams, valueRange } from '../../src/core/quant-type.js';
-
-const rt = createRuntime(2);
-
-/** Deterministic normal numbers. */
-function normals(seed: number): () => number {
-  let state = seed >>> 0;
-  const uniform = () => {
-    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
-    return (state + 0.5) / 2 ** 32;
-  };
-  return () => Math.sqrt(-2 * Math.log(uniform())) * Math.cos(2 * Math.PI * uniform());
-}
-
-interface Problem {
-  n: number;
-  k: number;
-  w: Float32Array;
-  h: Float64Array;
-}
-
-/** Correlated inputs with a few strong channels, like a transformer's. */
-function problem(n: number, k: number, seed: number): Problem {
-  const next = normals(seed);
-  const rows = 3 * k;
-  const x = new Float64Array(rows * k);
-  for (let r = 0; r < rows; r++) {
-    const shared = next();
-    for (let c = 0; c < k; c++) x[r * k + c] = (next() + 0.7 * shared) * (c % 7 === 0 ? 4 : 1);
-  }
-  const h = new Float64Array(k * k);
-  for (let r = 0; r < rows; r++)
-    for (let a = 0; a < k; a++) for (let b = 0; b < k; b++) h[a * k + b]! += x[r * k + a]! * x[r * k + b]!;
-  return { n, k, w: Float32Array.from({ length: n * k }, next), h };
-}
-
-const f32 = (shape: number[], data?: Float32Array) => (data ? fromTyped('f32', shape, data) : allocate('f32', shape));
-const i32 = (data: Int32Array) => fromTyped('i32', [data.length], data);
-
-async function factor(p: Problem, order: Int32Array, damp = 0.01) {
-  const { k } = p;
-  const out = { u: f32([k, k]), m: f32([k, k]), dead: allocate('u8', [k]), info: allocate('f64', [3]) };
-  gptqOps.factor(rt, fromTyped('f64', [k, k], p.h), i32(order), out, damp);
-  await rt.sync();
-  return out;
-}
+import { f32, factor, i32, normals, type Problem, problem, rt } from './gptq-problem.js';
 
 /** Naive fp64 inverse by Gauss-Jordan: shares nothing with a Cholesky factor. */
 function inverse(a: Float64Array, n: number): Float64Array {
@@ -189,120 +145,6 @@ test('gptq_solve equals optimal brain surgery with explicit inverse updates', as
     assert.ok(compared > 0.9 * n * k, `${compared} of ${n * k} columns could be compared`);
   }
 });
-
-/** tr((What - T) M (What - T)ᵀ) of one row, fp64. */
-function cost(m: ArrayLike<number>, error: Float64Array): number {
-  const k = error.length;
-  let sum = 0;
-  for (let i = 0; i < k; i++) for (let j = 0; j < k; j++) sum += error[i]! * m[i * k + j]! * error[j]!;
-  return sum;
-}
-
-async function rounded(n: number, k: number, groups: number, type: QuantType, seed: number) {
-  const p = problem(n, k, seed);
-  const order = Int32Array.from({ length: k }, (_, i) => i);
-  const { m } = await factor(p, order);
-  const group = order.map((c) => Math.floor(c / (k / groups)));
-  const scale = f32([n, groups]);
-  typed(scale).fill(0.5);
-  const zero = f32([n, groups]);
-  typed(zero).fill(type.kind === 'int' && !type.signed ? 2 ** (type.bits - 1) : 0);
-  const level = f32([n, k]);
-  const { min, max } = valueRange(type);
-  for (let i = 0; i < n * k; i++)
-    typed(level)[i] = Math.min(Math.max(Math.round(p.w[i]! / 0.5) + typed(zero)[0]!, min), max);
-  const inputs = { t: f32([n, k], p.w), matrix: m, scale, zero, group: i32(group) };
-  const errorOf = (r: number, change?: { j: number; by: number }, scales: ArrayLike<number> = typed(scale)) =>
-    Float64Array.from({ length: k }, (_, j) => {
-      const g = r * groups + group[j]!;
-      const moved = change?.j === j ? change.by : 0;
-      return (typed(level)[r * k + j]! + moved - typed(zero)[g]!) * scales[g]! - p.w[r * k + j]!;
-    });
-  return { inputs, level, scale, m: typed(m), errorOf, min, max };
-}
-
-test('gptq_descend of several problems gives the codes of each alone', async () => {
-  const type = quantType('i3');
-  const params = { ...typeParams(type), sweeps: 2 };
-  const sizes = [
-    [4, 140, 2],
-    [7, 64, 1],
-    [3, 260, 4],
-  ] as const;
-  const begin = () => Promise.all(sizes.map(([n, k, groups]) => rounded(n, k, groups, type, n)));
-  const [apart, together] = [await begin(), await begin()];
-  const [one, all] = [allocate('f64', [1]), allocate('f64', [1])];
-  let moved = 0;
-  for (const { inputs, level } of apart) {
-    gptqOps.descend(rt, inputs, level, one, params);
-    await rt.sync();
-    moved += typed<Float64Array>(one)[0]!;
-  }
-  gptqOps.descendAll(
-    rt,
-    together.map(({ inputs, level }) => ({ ...inputs, level })),
-    all,
-    params,
-  );
-  await rt.sync();
-  for (const [i, { level }] of together.entries())
-    assert.deepEqual(typed(level), typed(apart[i]!.level), `problem ${i}`);
-  assert.equal(typed<Float64Array>(all)[0], moved);
-  const { inputs } = together[0]!;
-  const { t, matrix, scale, zero } = inputs;
-  await assert.rejects(async () => {
-    rt.enqueue('gptq_descend', [t, matrix, scale, zero, inputs.group, t], [together[0]!.level, all], params);
-    await rt.sync();
-  }, /the input the matrix is missing/);
-});
-
-test('gptq_descend never increases the error and ends where no single code can improve it', async () => {
-  for (const name of ['i2', 'u3', 'i4']) {
-    const [n, k, groups] = [4, 140, 2];
-    const type = quantType(name);
-    const state = await rounded(n, k, groups, type, 11);
-    const changed = allocate('f64', [1]);
-    let before = Array.from({ length: n }, (_, r) => cost(state.m, state.errorOf(r)));
-    for (let sweep = 0; sweep < 60; sweep++) {
-      gptqOps.descend(rt, state.inputs, state.level, changed, { ...typeParams(type), sweeps: 1 });
-      await rt.sync();
-      const after = before.map((_, r) => cost(state.m, state.errorOf(r)));
-      // f32 gradients choose between codes whose costs differ by less than their own rounding: 1e-5 of the cost.
-      for (const [r, value] of after.entries()) assert.ok(value <= before[r]! * (1 + 1e-5), `${name} row ${r}`);
-      before = after;
-      if (typed<Float64Array>(changed)[0] === 0) break;
-    }
-    assert.equal(typed<Float64Array>(changed)[0], 0, 'converged');
-    for (let r = 0; r < n; r++)
-      for (let j = 0; j < k; j += 3)
-        for (const by of [-1, 1]) {
-          const next = typed(state.level)[r * k + j]! + by;
-          if (next < state.min || next > state.max) continue;
-          assert.ok(cost(state.m, state.errorOf(r, { j, by })) >= before[r]! * (1 - 1e-5));
-        }
-  }
-});
-
-test('gptq_refit finds scales that no perturbation improves', async () => {
-  const [n, k, groups] = [3, 48, 3];
-  const state = await rounded(n, k, groups, quantType('i3'), 5);
-  const before = Array.from({ length: n }, (_, r) => cost(state.m, state.errorOf(r)));
-  const count = allocate('f64', [1]);
-  gptqOps.refit(rt, state.inputs, state.level, count);
-  await rt.sync();
-  assert.equal(typed<Float64Array>(count)[0], n);
-  for (let r = 0; r < n; r++) {
-    const best = cost(state.m, state.errorOf(r));
-    assert.ok(best < before[r]!);
-    for (let g = 0; g < groups; g++)
-      for (const factor of [0.99, 1.01]) {
-        const scales = Float64Array.from(typed(state.scale));
-        scales[r * groups + g]! *= factor;
-        assert.ok(cost(state.m, state.errorOf(r, undefined, scales)) > best);
-      }
-  }
-});
-
 test('gptq_clip picks the candidate that an exhaustive fp64 search finds', async () => {
   const [n, k, groups, steps] = [4, 32, 2, 40];
   for (const [name, symmetric, bothSigns] of [

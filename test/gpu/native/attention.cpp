@@ -13,13 +13,6 @@ using namespace lpq::test;
 
 namespace {
 
-template <class T>
-Tensor of(DType dtype, std::vector<int64_t> shape, const std::vector<T>& data) {
-  Tensor t = allocate(dtype, std::move(shape));
-  std::memcpy(t.raw(), data.data(), t.bytes());
-  return t;
-}
-
 Params form(const KvCase& c, int page_tokens) {
   Params p = params({{"bits", double(c.bits)},
                      {"valueBits", double(c.of_values())},

@@ -67,6 +67,12 @@ inline Tensor filled(DType dtype, std::vector<int64_t> shape, const std::functio
   for (int64_t i = 0; i < t.elements(); ++i) set(t, i, value(i));
   return t;
 }
+template <class T>
+Tensor of(DType dtype, std::vector<int64_t> shape, const std::vector<T>& data) {
+  Tensor t = allocate(dtype, std::move(shape));
+  std::memcpy(t.raw(), data.data(), t.bytes());
+  return t;
+}
 inline Tensor gaussian(DType dtype, std::vector<int64_t> shape, double size = 1) {
   return filled(dtype, std::move(shape), [&](int64_t) { return size * normal(); });
 }

@@ -15,12 +15,6 @@ using namespace lpq::test;
 
 namespace {
 
-template <class T>
-Tensor of(DType dtype, std::vector<int64_t> shape, const std::vector<T>& data) {
-  Tensor t = allocate(dtype, std::move(shape));
-  std::memcpy(t.raw(), data.data(), t.bytes());
-  return t;
-}
 Params form(const LatentCase& c) {
   return params({{"bits", double(c.bits)},
                  {"group", double(c.group)},
