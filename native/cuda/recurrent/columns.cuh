@@ -45,53 +45,59 @@ __device__ __forceinline__ void fetch_floats(float* to, const float* from, int c
     cp_async_4(shared_address(to + i), i < there ? from + i : from, i < there ? 4 : 0);
 }
 
-// A thread's part of a state: S[j][i]. Whole blocks of an even width go in pairs, so that a warp's access is of whole
-// sectors. At: where the thread is, a Column or another that has its first row and the first of its two columns.
-template <int R>
+// A thread's part of a state: S[j][i], C columns. Whole blocks of a width that C divides go C at once, so that a warp's
+// access is of whole sectors. At: where the thread is, a Column or another that has its first row and its first column.
+template <int R, int C = 2>
 struct StatePart {
-  float s[R][2];
+  float s[R][C];
   // `from`: of column 0 of the block; null: zeros.
   template <class At>
   __device__ void load(const float* from, int rows, int width, int there, const At& at) {
-    if (from && in_pairs(width, there)) {
+    if (from && whole(width, there)) {
 #pragma unroll
       for (int j = 0; j < R; ++j) {
         const int row = 8 * j + at.row;
-        const float2 pair =
-            row < rows ? *reinterpret_cast<const float2*>(place(from, row, width, at)) : make_float2(0.0f, 0.0f);
-        s[j][0] = pair.x, s[j][1] = pair.y;
+        const Columns part = row < rows ? *reinterpret_cast<const Columns*>(place(from, row, width, at)) : Columns{};
+#pragma unroll
+        for (int i = 0; i < C; ++i) s[j][i] = part.at[i];
       }
       return;
     }
 #pragma unroll
     for (int j = 0; j < R; ++j)
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
+      for (int i = 0; i < C; ++i) {
         const int row = 8 * j + at.row;
         s[j][i] = from && row < rows && at.first + i < there ? place(from, row, width, at)[i] : 0.0f;
       }
   }
   template <class At>
   __device__ void store(float* to, int rows, int width, int there, const At& at) const {
-    if (in_pairs(width, there)) {
+    if (whole(width, there)) {
 #pragma unroll
-      for (int j = 0; j < R; ++j)
-        if (8 * j + at.row < rows)
-          *reinterpret_cast<float2*>(place(to, 8 * j + at.row, width, at)) = make_float2(s[j][0], s[j][1]);
+      for (int j = 0; j < R; ++j) {
+        Columns part;
+#pragma unroll
+        for (int i = 0; i < C; ++i) part.at[i] = s[j][i];
+        if (8 * j + at.row < rows) *reinterpret_cast<Columns*>(place(to, 8 * j + at.row, width, at)) = part;
+      }
       return;
     }
 #pragma unroll
     for (int j = 0; j < R; ++j)
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
+      for (int i = 0; i < C; ++i) {
         const int row = 8 * j + at.row;
         if (row < rows && at.first + i < there) place(to, row, width, at)[i] = s[j][i];
       }
   }
 
  private:
+  struct alignas(4 * C) Columns {
+    float at[C];
+  };
   // A state begins at a multiple of its width, and a block at a multiple of kColumns.
-  __device__ static bool in_pairs(int width, int there) { return width % 2 == 0 && there == kColumns; }
+  __device__ static bool whole(int width, int there) { return width % C == 0 && there == kColumns; }
   template <class T, class At>
   __device__ static T* place(T* state, int row, int width, const At& at) {
     return state + static_cast<index_t>(row) * width + at.first;

@@ -18,15 +18,31 @@ struct Given {
   float strength;
 };
 
+// A lane's entries 32 j + lane of the q and k of a head, zeros behind `dims`.
+template <int N>
+struct Pair {
+  float q[N], k[N];
+  __device__ Pair(const float* query, const float* key, int dims) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const bool in = 32 * j + lane < dims;
+      q[j] = in ? query[32 * j + lane] : 0.0f, k[j] = in ? key[32 * j + lane] : 0.0f;
+    }
+  }
+};
+
 // What the q and k of a head are multiplied with, to be of length 1 (q also divided by sqrt(keyDim)), and the product
 // of both; the same in every lane of a warp.
 struct Units {
   float q, k, product;
-  __device__ Units(const float* query, const float* key, int dims) {
+  template <int N>
+  __device__ Units(const Pair<N>& of, int dims) {
     float of_q = 0, of_k = 0, both = 0;
-    for (int i = static_cast<int>(threadIdx.x) % 32; i < dims; i += 32) {
-      const float a = query[i], b = key[i];
-      of_q = __fmaf_rn(a, a, of_q), of_k = __fmaf_rn(b, b, of_k), both = __fmaf_rn(a, b, both);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      of_q = __fmaf_rn(of.q[j], of.q[j], of_q), of_k = __fmaf_rn(of.k[j], of.k[j], of_k);
+      both = __fmaf_rn(of.q[j], of.k[j], both);
     }
     of_q = warp_sum(of_q), of_k = warp_sum(of_k), both = warp_sum(both);
     q = 1.0f / sqrtf(static_cast<float>(dims)) / sqrtf(of_q + 1e-6f), k = 1.0f / sqrtf(of_k + 1e-6f);
@@ -34,14 +50,17 @@ struct Units {
   }
 };
 
-// The decay of gate i of `gates`, of which `per` are a head's, and the strength of head h.
-__device__ __forceinline__ float decay_of(const Given& a, index_t t, int gates, int per, int i) {
-  const float at = a.decay[t * gates + i] + load_any(a.bias, a.bias_type, i);
-  return expf(-expf(load_any(a.rate, a.rate_type, i / per)) * softplus(at));
-}
-__device__ __forceinline__ float strength_of(const Given& a, index_t t, int heads, int h) {
-  return a.strength / (1.0f + expf(-a.beta[t * heads + h]));
-}
+// Gate i of `gates`, of which `per` are a head's.
+struct Gate {
+  float at, bias, rate;
+  __device__ Gate(const Given& a, index_t t, int gates, int per, int i)
+      : at(a.decay[t * gates + i]),
+        bias(load_any(a.bias, a.bias_type, i)),
+        rate(load_any(a.rate, a.rate_type, i / per)) {}
+  __device__ float decay() const { return expf(-expf(rate) * softplus(at + bias)); }
+};
+
+__device__ __forceinline__ float strength_of(float most, float beta) { return most / (1.0f + expf(-beta)); }
 
 }  // namespace
 
@@ -54,15 +73,18 @@ extern "C" __global__ void __launch_bounds__(256)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   for (int h = warp; h < key_heads; h += warps) {
     const index_t first = (t * key_heads + h) * key_dim;
-    const Units by(a.q + first, a.k + first, key_dim);
-    for (int i = lane; i < key_dim; i += 32) {
-      unit_q[first + i] = a.q[first + i] * by.q;
-      unit_k[first + i] = a.k[first + i] * by.k;
-    }
+    const Pair<8> of(a.q + first, a.k + first, key_dim);
+    const Units by(of, key_dim);
+#pragma unroll
+    for (int j = 0; j < 8; ++j)
+      if (32 * j + lane < key_dim)
+        unit_q[first + 32 * j + lane] = of.q[j] * by.q, unit_k[first + 32 * j + lane] = of.k[j] * by.k;
     if (lane == 0) product[t * key_heads + h] = by.product;
   }
-  for (int i = threadIdx.x; i < gates; i += blockDim.x) factor[t * gates + i] = decay_of(a, t, gates, gates / heads, i);
-  for (int h = threadIdx.x; h < heads; h += blockDim.x) weight[t * heads + h] = strength_of(a, t, heads, h);
+  for (int i = threadIdx.x; i < gates; i += blockDim.x)
+    factor[t * gates + i] = Gate(a, t, gates, gates / heads, i).decay();
+  for (int h = threadIdx.x; h < heads; h += blockDim.x)
+    weight[t * heads + h] = strength_of(a.strength, a.beta[t * heads + h]);
 }
 
 namespace {
@@ -98,45 +120,45 @@ struct Token {
   float strength, product;
 };
 
-// Products of k and q with a thread's two columns of S'.
+// Products of k and q with a thread's C columns of S'.
+template <int C>
 struct Sums {
-  float of_k[2] = {}, of_q[2] = {};
+  float of_k[C] = {}, of_q[C] = {};
 };
 
 // Sums over all rows by over_rows (columns.cuh).
-__device__ __forceinline__ void over_warp(Sums& sums) {
+__device__ __forceinline__ void over_warp(Sums<2>& sums) {
 #pragma unroll
   for (int c = 0; c < 2; ++c) sums.of_k[c] = over_rows(sums.of_k[c]), sums.of_q[c] = over_rows(sums.of_q[c]);
 }
 
-// R: rows of a thread. CHANNELS: a decay a row. sum(sums): over all rows of the state.
-template <int R, bool CHANNELS, class At, class Sum>
-__device__ __forceinline__ void advance(StatePart<R>& state, const Token& token, const At& at, int there, float* y,
+// R, C: rows and columns of a thread. CHANNELS: a decay a row. sum(sums): over all rows of the state.
+template <bool CHANNELS, int R, int C, class At, class Sum>
+__device__ __forceinline__ void advance(StatePart<R, C>& state, const Token& token, const At& at, int there, float* y,
                                         const Sum& sum) {
   const float *k = token.k + at.row, *q = token.q + at.row;
-  Sums sums;
+  Sums<C> sums;
 #pragma unroll
   for (int j = 0; j < R; ++j) {
     const float factor = CHANNELS ? token.decays[8 * j + at.row] : token.decays[0], kj = k[8 * j], qj = q[8 * j];
 #pragma unroll
-    for (int c = 0; c < 2; ++c) {
+    for (int c = 0; c < C; ++c) {
       state.s[j][c] *= factor;
       sums.of_k[c] = __fmaf_rn(kj, state.s[j][c], sums.of_k[c]);
       sums.of_q[c] = __fmaf_rn(qj, state.s[j][c], sums.of_q[c]);
     }
   }
   sum(sums);
-  float d[2], out[2];
+  float d[C];
 #pragma unroll
-  for (int c = 0; c < 2; ++c) {
+  for (int c = 0; c < C; ++c) {
     d[c] = token.strength * (token.values[at.first + c] - sums.of_k[c]);
-    out[c] = __fmaf_rn(token.product, d[c], sums.of_q[c]);
+    if (at.row == c && at.first + c < there) y[at.first + c] = __fmaf_rn(token.product, d[c], sums.of_q[c]);
   }
 #pragma unroll
   for (int j = 0; j < R; ++j)
 #pragma unroll
-    for (int c = 0; c < 2; ++c) state.s[j][c] = __fmaf_rn(k[8 * j], d[c], state.s[j][c]);
-  if (at.row < 2 && at.first + at.row < there) y[at.first + at.row] = at.row == 0 ? out[0] : out[1];
+    for (int c = 0; c < C; ++c) state.s[j][c] = __fmaf_rn(k[8 * j], d[c], state.s[j][c]);
 }
 
 template <int R, bool CHANNELS>
@@ -180,72 +202,88 @@ __device__ void delta(const Delta& a, const Past& past) {
     for (int i = 0; i < kTokens && begin + i < run.count; ++i) {
       const Token token{keys[buffer][i],   queries[buffer][i],    decays[buffer][i],
                         values[buffer][i], scalars[buffer][i][0], scalars[buffer][i][1]};
-      advance<R, CHANNELS>(state, token, at, part.there, a.y + part.value(a, run.first + begin + i), over_warp);
+      advance<CHANNELS>(state, token, at, part.there, a.y + part.value(a, run.first + begin + i), over_warp);
     }
     __syncthreads();
   }
   if (kept) state.store(kept, a.key_dim, a.value_dim, part.there, at);
 }
 
-// A step's thread: (warp, lane, j, i) -> row 8 j + 2 warp + lane / 16, column 2 (lane % 16) + i, so that half a warp
-// reads and writes a whole line.
+// A step's block has kStepThreads threads: (warp, lane, j, i) -> row 8 j + 4 warp + lane / 8, column 4 (lane % 8) + i.
+// Eight lanes read and write a whole line, and twice as much is under way as by threads of two columns.
+constexpr int kStepThreads = 64;
 struct StepThread {
   int row, first;
   __device__ StepThread() {
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-    row = 2 * warp + lane / 16, first = 2 * (lane % 16);
+    row = 4 * warp + lane / 8, first = 4 * (lane % 8);
   }
 };
 
 // Of a block of step threads: each warp's sums of k in [0], of q in [1].
-using StepSums = float[kColumnThreads / 32][2][kColumns];
+using StepSums = float4[kStepThreads / 32][2][kColumns / 4];
 
-// Sums over all rows, in the order of over_rows: pairs of rows in a warp, then the warps' pairs.
-__device__ __forceinline__ void over_step(Sums& sums, StepSums& room, const StepThread& at) {
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-#pragma unroll
-  for (int c = 0; c < 2; ++c) {
-    const float of_k = sums.of_k[c] + __shfl_xor_sync(0xffffffffu, sums.of_k[c], 16);
-    const float of_q = sums.of_q[c] + __shfl_xor_sync(0xffffffffu, sums.of_q[c], 16);
-    room[warp][at.row & 1][at.first + c] = at.row & 1 ? of_q : of_k;
-  }
-  __syncthreads();
-  const auto whole = [&](int of, int column) {
-    return (room[0][of][column] + room[1][of][column]) + (room[2][of][column] + room[3][of][column]);
+// Sums over all rows, in the order of over_rows: fours of rows in a warp, then both warps.
+__device__ __forceinline__ void over_step(Sums<4>& sums, StepSums& room, const StepThread& at) {
+  const auto over_fours = [](float v) {
+    v += __shfl_xor_sync(0xffffffffu, v, 8);
+    return v + __shfl_xor_sync(0xffffffffu, v, 16);
   };
 #pragma unroll
-  for (int c = 0; c < 2; ++c) sums.of_k[c] = whole(0, at.first + c), sums.of_q[c] = whole(1, at.first + c);
+  for (int c = 0; c < 4; ++c) sums.of_k[c] = over_fours(sums.of_k[c]), sums.of_q[c] = over_fours(sums.of_q[c]);
+  const int quad = at.first / 4, turn = at.row % 4;
+  if (turn < 2) {
+    const float (&mine)[4] = turn == 0 ? sums.of_k : sums.of_q;
+    room[at.row / 4][turn][quad] = make_float4(mine[0], mine[1], mine[2], mine[3]);
+  }
+  __syncthreads();
+  const auto whole = [&](int of, float (&to)[4]) {
+    const float4 a = room[0][of][quad], b = room[1][of][quad];
+    to[0] = a.x + b.x, to[1] = a.y + b.y, to[2] = a.z + b.z, to[3] = a.w + b.w;
+  };
+  whole(0, sums.of_k), whole(1, sums.of_q);
 }
 
 // The same bits for sequences of few tokens, mostly one: every block makes its factors itself, which saves a launch.
+// All that a token brings is on its way, and the state too, before the first of it is waited for.
 template <int R, bool CHANNELS>
 __device__ void delta_step(const Delta& a, const Given& given, const Past& past) {
-  constexpr int kRows = 8 * R;
-  __shared__ float keys[kRows], queries[kRows], values[kColumns], decays[CHANNELS ? kRows : 1];
+  constexpr int kRows = 8 * R, kLane = kRows / 32;
+  __shared__ __align__(16) float keys[kRows], queries[kRows], values[kColumns], decays[CHANNELS ? kRows : 1];
   __shared__ StepSums room;
   const Part part(a);
   if (blockIdx.x == 0) check_slot(past, blockIdx.y);
   const Run run = run_of(past, blockIdx.y);
   if (run.count == 0) return;
   const StepThread at;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   float* const kept = part.kept(a, past, run);
-  StatePart<R> state;
+  StatePart<R, 4> state;
   state.load(run.earlier > 0 ? kept : nullptr, a.key_dim, a.value_dim, part.there, at);
   for (index_t t = run.first; t < run.first + run.count; ++t) {
-    const float *query = given.q + part.key(a, t), *key = given.k + part.key(a, t);
-    const Units by(query, key, a.key_dim);
-    const int gates = a.heads * (CHANNELS ? a.key_dim : 1);
-    for (int i = static_cast<int>(threadIdx.x); i < kRows; i += kColumnThreads) {
-      const bool in = i < a.key_dim;
-      keys[i] = in ? key[i] * by.k : 0.0f, queries[i] = in ? query[i] * by.q : 0.0f;
-      if (CHANNELS) decays[i] = in ? decay_of(given, t, gates, a.key_dim, part.head * a.key_dim + i) : 0.0f;
-      else if (i == 0) decays[0] = decay_of(given, t, gates, 1, part.head);
-      if (i < kColumns) values[i] = i < part.there ? a.v[part.value(a, t) + i] : 0.0f;
+    const Pair<kLane> of(given.q + part.key(a, t), given.k + part.key(a, t), a.key_dim);
+    const float value = thread < part.there ? a.v[part.value(a, t) + thread] : 0.0f;
+    const float beta = given.beta[t * a.heads + part.head];
+    const auto gate = [&](int i) {
+      const int per = CHANNELS ? a.key_dim : 1;
+      return Gate(given, t, a.heads * per, per, part.head * per + i);
+    };
+    if (CHANNELS) {
+      for (int i = thread; i < kRows; i += kStepThreads) decays[i] = i < a.key_dim ? gate(i).decay() : 0.0f;
+    } else {
+      const float decay = gate(0).decay();
+      if (thread == 0) decays[0] = decay;
     }
-    const Token token{keys, queries, decays, values, strength_of(given, t, a.heads, part.head), by.product};
+    if (thread < kColumns) values[thread] = value;
+    const Units by(of, a.key_dim);
+#pragma unroll
+    for (int j = 0; j < kLane; ++j)
+      if (warp == 0) keys[32 * j + lane] = of.k[j] * by.k;
+      else queries[32 * j + lane] = of.q[j] * by.q;
+    const Token token{keys, queries, decays, values, strength_of(given.strength, beta), by.product};
     __syncthreads();
-    advance<R, CHANNELS>(state, token, at, part.there, a.y + part.value(a, t),
-                         [&](Sums& sums) { over_step(sums, room, at); });
+    advance<CHANNELS>(state, token, at, part.there, a.y + part.value(a, t),
+                      [&](Sums<4>& sums) { over_step(sums, room, at); });
     __syncthreads();
   }
   if (kept) state.store(kept, a.key_dim, a.value_dim, part.there, at);
@@ -253,8 +291,8 @@ __device__ void delta_step(const Delta& a, const Given& given, const Past& past)
 
 }  // namespace
 
-// blocks: that a multiprocessor holds at once.
-#define LPQ_GATED_DELTA(r, blocks)                                                                               \
+// blocks, step_blocks: that a multiprocessor holds at once.
+#define LPQ_GATED_DELTA(r, blocks, step_blocks)                                                                  \
   extern "C" __global__ void __launch_bounds__(kColumnThreads, blocks) lpq_gated_delta_##r(Delta a, Past past) { \
     delta<r, false>(a, past);                                                                                    \
   }                                                                                                              \
@@ -262,15 +300,15 @@ __device__ void delta_step(const Delta& a, const Given& given, const Past& past)
       lpq_gated_delta_channels_##r(Delta a, Past past) {                                                         \
     delta<r, true>(a, past);                                                                                     \
   }                                                                                                              \
-  extern "C" __global__ void __launch_bounds__(kColumnThreads, blocks)                                           \
+  extern "C" __global__ void __launch_bounds__(kStepThreads, step_blocks)                                        \
       lpq_gated_delta_step_##r(Delta a, Given given, Past past) {                                                \
     delta_step<r, false>(a, given, past);                                                                        \
   }                                                                                                              \
-  extern "C" __global__ void __launch_bounds__(kColumnThreads, blocks)                                           \
+  extern "C" __global__ void __launch_bounds__(kStepThreads, step_blocks)                                        \
       lpq_gated_delta_step_channels_##r(Delta a, Given given, Past past) {                                       \
     delta_step<r, true>(a, given, past);                                                                         \
   }
-LPQ_GATED_DELTA(4, 8)
-LPQ_GATED_DELTA(8, 6)
-LPQ_GATED_DELTA(16, 5)
-LPQ_GATED_DELTA(32, 3)
+LPQ_GATED_DELTA(4, 8, 16)
+LPQ_GATED_DELTA(8, 6, 12)
+LPQ_GATED_DELTA(16, 5, 8)
+LPQ_GATED_DELTA(32, 3, 4)

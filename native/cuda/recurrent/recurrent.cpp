@@ -48,7 +48,7 @@ void gated_delta(Call& call, CudaExec& exec) {
   of.key_dim = static_cast<int>(a.key_dim), of.value_dim = static_cast<int>(a.value_dim);
   // Decoding: a token a sequence.
   if (tokens == past.sequences) {
-    exec.launch("lpq_gated_delta_step_" + form, grid, {128}, 0, of, given, past);
+    exec.launch("lpq_gated_delta_step_" + form, grid, {64}, 0, of, given, past);
     return;
   }
   const Scratch room = exec.scratch(static_cast<size_t>(tokens * (2 * keys + a.key_heads + gates + a.heads)) * 4);
