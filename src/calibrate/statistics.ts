@@ -18,12 +18,23 @@ export interface FeedStatistics {
   readonly tokens: number;
 }
 
-/** The calibration data of one device: through the quantized model and, for the first of its batches, through the original. */
+/** A run of batches whose moments are summed up from zero; the first `paired` of them go through the original model, too. */
+export interface Section {
+  readonly batches: number;
+  readonly paired: number;
+}
+
+/** The calibration data of one device: through the quantized model and, for some of its batches, through the original. */
 export interface Streams {
   readonly quantized: ActivationStream;
+  /** The paired batches of all sections, one after another. */
   readonly original: ActivationStream | undefined;
   /** All rows over those of `original`. */
   readonly driftScale: number;
+  /** The batches of the streams, in order. */
+  readonly sections: readonly Section[];
+  /** Sums of sections stay apart, for the device that has the sections before them to add. */
+  readonly apart: boolean;
 }
 
 /** A stage and the weights of both models. */
@@ -33,15 +44,29 @@ export interface Capture {
   readonly original: Step['weights'];
 }
 
-type Sums = Map<string, { h: Tensor; drift?: Tensor; tokens: number }>;
+interface Sum {
+  readonly h: Tensor;
+  readonly drift?: Tensor;
+  tokens: number;
+}
+type Sums = ReadonlyMap<string, Sum>;
 
 /** Batches in flight: one computes while JavaScript prepares the next; temporaries of all of them take memory. */
 const IN_FLIGHT = { cpu: 1, device: 2 };
 
+/** A batch on its way, and what has to stay until it has arrived. */
+interface Flight {
+  readonly captured: ReadonlyMap<string, Tensor>;
+  readonly twins: ReadonlyMap<string, Tensor>;
+  readonly sums: Sums;
+  readonly done: Promise<void>;
+}
+
 /**
- * Sweeps over all batches: both streams pass what is pending, and the inputs of the stage's `feeds` are summed up. With an
- * original stream, feeds whose rows are the batch's tokens also get D. Throws LPQ_MODULE_NUMERICS naming the linears when
- * their input holds NaN or infinity. The caller disposes of the result.
+ * Sweeps over all batches: both streams pass what is pending, and the inputs of the stage's `feeds` are summed up, section
+ * by section. With an original stream, feeds whose rows are the batch's tokens also get D. Returns one map, with all
+ * sections added in their order, or where they stay apart one a section. Throws LPQ_MODULE_NUMERICS naming the linears
+ * when their input holds NaN or infinity. The caller disposes of the result.
  */
 export async function sweepStatistics(
   rt: NativeRuntime,
@@ -49,69 +74,112 @@ export async function sweepStatistics(
   capture: Capture,
   feeds: ReadonlySet<string>,
   room: Room,
-): Promise<Map<string, FeedStatistics>> {
-  const { quantized, original } = streams;
+): Promise<Map<string, FeedStatistics>[]> {
   const { stage } = capture;
-  const sums: Sums = new Map();
-  for (const { id, linears } of stage.feeds) {
-    if (!feeds.has(id)) continue;
-    const { k, expert } = linears[0] as Feed['linears'][number];
-    const zeros = () => {
-      const matrix = rt.allocate(rt.momentDtype, [k, k]);
-      ops.zero(rt, matrix);
-      return matrix;
-    };
-    const paired = original !== undefined && original.batches > 0 && expert === undefined;
-    sums.set(id, { h: zeros(), ...(paired && { drift: zeros() }), tokens: 0 });
-  }
-  const wanted = sums.size > 0;
-  const flight: { captured: Map<string, Tensor>; twins: Map<string, Tensor>; done: Promise<void> }[] = [];
+  const made: Map<string, Sum>[] = [];
+  const flights: Flight[] = [];
   const land = async (): Promise<void> => {
-    const oldest = flight.shift();
+    const oldest = flights.shift();
     if (!oldest) return;
     try {
-      await settled(rt, oldest.done, stage, sums, oldest.captured);
+      await settled(rt, oldest.done, stage, oldest.sums, oldest.captured);
     } finally {
       for (const x of [...oldest.captured.values(), ...oldest.twins.values()]) x.dispose();
     }
   };
+  let spare: Map<string, Sum> | undefined;
   try {
-    const paired = original?.batches ?? 0;
-    for (let batch = 0; batch < quantized.batches; batch++) {
-      quantized.prefetch(batch + 1);
-      if (batch + 1 < paired) original?.prefetch(batch + 1);
-      const step = wanted ? { stage, weights: capture.quantized } : undefined;
-      const captured = await quantized.visit(batch, room, step);
-      const twins =
-        original && batch < paired
-          ? await original.visit(batch, room, wanted ? { stage, weights: capture.original } : undefined)
-          : new Map<string, Tensor>();
-      for (const [id, x] of captured) {
-        const sum = sums.get(id);
-        const rows = x.shape[0] as number;
-        if (!sum || rows === 0) continue;
-        sum.tokens += rows;
-        ops.gramAccumulate(rt, x, sum.h);
-        const twin = twins.get(id);
-        if (sum.drift && twin) ops.crossAccumulate(rt, twin, x, sum.drift);
+    const place = { batch: 0, twin: 0 };
+    for (const [index, section] of streams.sections.entries()) {
+      const joined = index > 0 && !streams.apart;
+      let sums = joined ? spare : undefined;
+      if (sums) clear(rt, sums);
+      else {
+        sums = zeroSums(rt, stage, feeds, (streams.original?.batches ?? 0) > 0);
+        if (joined) spare = sums;
+        else made.push(sums);
       }
-      if (batch === paired - 1)
-        for (const { h, drift } of sums.values())
-          if (drift) ops.crossDrift(rt, h, drift, { scale: streams.driftScale });
-      flight.push({ captured, twins, done: rt.mark() });
-      if (flight.length >= IN_FLIGHT[rt.device === 'cpu' ? 'cpu' : 'device']) await land();
+      for (let i = 0; i < section.batches; i++) {
+        flights.push(await visit(rt, streams, capture, sums, room, place, i < section.paired));
+        if (i === section.paired - 1)
+          for (const { h, drift } of sums.values())
+            if (drift) ops.crossDrift(rt, h, drift, { scale: streams.driftScale });
+        if (flights.length >= IN_FLIGHT[rt.device === 'cpu' ? 'cpu' : 'device']) await land();
+      }
+      if (joined) join(rt, made[0] as Map<string, Sum>, sums);
     }
-    while (flight.length > 0) await land();
-    for (const { h } of sums.values()) ops.gramFinish(rt, h);
-    quantized.finish();
-    original?.finish();
-    await settled(rt, rt.sync(), stage, sums, new Map());
+    while (flights.length > 0) await land();
+    for (const sums of made) for (const { h } of sums.values()) ops.gramFinish(rt, h);
+    streams.quantized.finish();
+    streams.original?.finish();
+    await settled(rt, rt.sync(), stage, made[0] ?? new Map(), new Map());
   } catch (error) {
-    for (const { done } of flight) done.catch(() => {});
-    disposeStatistics(sums);
+    for (const { done } of flights) done.catch(() => {});
+    for (const sums of made) disposeStatistics(sums);
     throw error;
+  } finally {
+    if (spare) disposeStatistics(spare);
   }
+  return made;
+}
+
+/** Sums of a stage's `feeds` before the first batch. */
+function zeroSums(rt: NativeRuntime, stage: Stage, feeds: ReadonlySet<string>, paired: boolean): Map<string, Sum> {
+  const sums = new Map<string, Sum>();
+  for (const { id, linears } of stage.feeds) {
+    if (!feeds.has(id)) continue;
+    const { k, expert } = linears[0] as Feed['linears'][number];
+    const matrix = () => rt.allocate(rt.momentDtype, [k, k]);
+    sums.set(id, { h: matrix(), ...(paired && expert === undefined && { drift: matrix() }), tokens: 0 });
+  }
+  clear(rt, sums);
   return sums;
+}
+
+function clear(rt: NativeRuntime, sums: Sums): void {
+  for (const sum of sums.values()) {
+    ops.zero(rt, sum.h);
+    if (sum.drift) ops.zero(rt, sum.drift);
+    sum.tokens = 0;
+  }
+}
+
+/** Adds a section's sums to those of the sections before it. */
+function join(rt: NativeRuntime, all: Sums, section: Sums): void {
+  for (const [id, { h, drift, tokens }] of section) {
+    const to = all.get(id) as Sum;
+    ops.add(rt, to.h, h, to.h);
+    if (to.drift && drift) ops.add(rt, to.drift, drift, to.drift);
+    to.tokens += tokens;
+  }
+}
+
+/** Takes the next batch through both models, and adds what the stage's feeds read to `sums`. */
+async function visit(
+  rt: NativeRuntime,
+  { quantized, original }: Streams,
+  { stage, ...weights }: Capture,
+  sums: Map<string, Sum>,
+  room: Room,
+  place: { batch: number; twin: number },
+  paired: boolean,
+): Promise<Flight> {
+  quantized.prefetch(place.batch + 1);
+  if (paired) original?.prefetch(place.twin + 1);
+  const step = (of: Step['weights']) => (sums.size > 0 ? { stage, weights: of } : undefined);
+  const captured = await quantized.visit(place.batch++, room, step(weights.quantized));
+  const twins =
+    original && paired ? await original.visit(place.twin++, room, step(weights.original)) : new Map<string, Tensor>();
+  for (const [id, x] of captured) {
+    const sum = sums.get(id);
+    const rows = x.shape[0] as number;
+    if (!sum || rows === 0) continue;
+    sum.tokens += rows;
+    ops.gramAccumulate(rt, x, sum.h);
+    const twin = twins.get(id);
+    if (sum.drift && twin) ops.crossAccumulate(rt, twin, x, sum.drift);
+  }
+  return { captured, twins, sums, done: rt.mark() };
 }
 
 export function disposeStatistics(statistics: ReadonlyMap<string, FeedStatistics>): void {

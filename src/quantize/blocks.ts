@@ -9,9 +9,11 @@ import {
   distribute,
   gatherStatistics,
   type Lane,
+  onlySum,
   type Part,
   type Replacement,
   type Share,
+  type Swept,
   shareOut,
   together,
 } from './lanes.js';
@@ -88,11 +90,7 @@ export async function replayBlock(
   await walkBlock({ ...context, schemes }, block, lanes, walk, undefined);
 }
 
-type Solve = (
-  wanted: readonly Feed[],
-  statistics: readonly ReadonlyMap<string, FeedStatistics>[],
-  made: Tensor[],
-) => Promise<void>;
+type Solve = (wanted: readonly Feed[], statistics: Swept, made: Tensor[]) => Promise<void>;
 
 async function walkBlock(
   context: BlockContext,
@@ -118,7 +116,7 @@ async function walkBlock(
           if (index === 0) await walk.onFirstSweep();
           if (solve && wanted.length > 0) await solve(wanted, statistics, made);
         } finally {
-          for (const each of statistics) disposeStatistics(each);
+          for (const each of statistics.flat()) disposeStatistics(each);
         }
       }
       for (const { streams, current, source } of lanes) {
@@ -154,14 +152,14 @@ async function solveShare(
   context: BlockContext,
   worker: Worker,
   share: Share,
-  statistics: readonly ReadonlyMap<string, FeedStatistics>[],
+  statistics: Swept,
   modules: Assembly,
 ): Promise<Replacement[]> {
   const { id } = share.feed;
   const { rt, lane } = worker;
   const alone = rt === lane.rt;
-  if (alone && statistics.length === 1)
-    return quantizeShare(context, rt, share, lane.source, statistics[0]?.get(id), modules);
+  const only = alone ? onlySum(statistics, id) : undefined;
+  if (only) return quantizeShare(context, rt, share, lane.source, only, modules);
   const gathered = await gatherStatistics(statistics, id, rt);
   const weights = alone ? lane.source : weightsFor(worker, share);
   try {

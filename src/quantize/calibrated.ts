@@ -1,5 +1,5 @@
 import type { NativeRuntime } from '../../native/binding.js';
-import type { Streams } from '../calibrate/statistics.js';
+import type { Section, Streams } from '../calibrate/statistics.js';
 import { ActivationStream, copyState } from '../calibrate/streams.js';
 import { batchSequences } from '../model/batch.js';
 import { embedBatches } from '../model/forward.js';
@@ -25,9 +25,23 @@ export interface StreamOptions {
 }
 
 /**
- * The calibration sequences as they enter block 0, shared out over the devices in runs of equal length. `outer`: one
- * map a device.
+ * Moments are summed up in so many sections of the sequences, whether one, two or four devices do it, and these are then
+ * added in their order: the same bytes. More devices take a section each.
  */
+const SECTIONS = 4;
+
+/** Sections of the sequences for each device. One device of the CPU takes them as one: its moments are f64, and twice as large. */
+function sectionsFor(rts: readonly NativeRuntime[], sequences: readonly Int32Array[]): Int32Array[][][] {
+  const whole = rts.length === 1 && rts[0]?.device === 'cpu';
+  const most = whole ? 1 : SECTIONS % rts.length === 0 ? SECTIONS : rts.length;
+  const count = Math.max(1, Math.min(most, sequences.length));
+  const cut = (i: number) => Math.floor((i * sequences.length) / count);
+  const all = Array.from({ length: count }, (_, i) => sequences.slice(cut(i), cut(i + 1)));
+  const devices = Math.min(rts.length, count);
+  return rts.map((_, device) => all.filter((_, i) => Math.floor((i * devices) / count) === device));
+}
+
+/** The calibration sequences as they enter block 0, shared out over the devices. `outer`: one map a device. */
 export async function calibratedStreams(
   rts: readonly NativeRuntime[],
   graph: ModelGraph,
@@ -35,29 +49,28 @@ export async function calibratedStreams(
   sequences: readonly Int32Array[],
   { paired = 0, coverage = 0, batchTokens = DEVICE_BATCH_TOKENS }: StreamOptions = {},
 ): Promise<Streams[]> {
-  const devices = Math.min(rts.length, sequences.length);
-  const parts = Array.from({ length: rts.length }, (_, i) =>
-    i < devices
-      ? sequences.slice(
-          Math.floor((i * sequences.length) / devices),
-          Math.floor(((i + 1) * sequences.length) / devices),
-        )
-      : [],
-  );
-  const drafts = parts.map((part, i) => {
+  const drafts = sectionsFor(rts, sequences).map((own, i) => {
     const rt = rts[i] as NativeRuntime;
-    const batches = batchSequences(rt, part, rt.device === 'cpu' ? CPU_BATCH_TOKENS : batchTokens);
-    const states = embedBatches(rt, graph, outer[i] as BlockWeights, batches);
-    const twins = states.slice(0, Math.ceil(states.length * paired)).map((state) => copyState(rt, state));
-    return { rt, states, twins };
+    const [states, twins, sections]: [BlockState[], BlockState[], Section[]] = [[], [], []];
+    for (const section of own) {
+      const batches = batchSequences(rt, section, rt.device === 'cpu' ? CPU_BATCH_TOKENS : batchTokens);
+      const embedded = embedBatches(rt, graph, outer[i] as BlockWeights, batches);
+      const both = embedded.slice(0, Math.ceil(embedded.length * paired));
+      sections.push({ batches: embedded.length, paired: both.length });
+      states.push(...embedded);
+      twins.push(...both.map((state) => copyState(rt, state)));
+    }
+    return { rt, states, twins, sections };
   });
   const tokens = (states: readonly BlockState[]) => states.reduce((sum, { batch }) => sum + batch.tokens, 0);
   const all = tokens(drafts.flatMap(({ states }) => states));
   const both = tokens(drafts.flatMap(({ twins }) => twins));
-  const streams = drafts.map(({ rt, states, twins }) => ({
+  const streams = drafts.map(({ rt, states, twins, sections }, i) => ({
     quantized: new ActivationStream(rt, states, twins.length, undefined, coverage),
     original: paired > 0 ? new ActivationStream(rt, twins, states.length) : undefined,
     driftScale: both > 0 ? all / both : 1,
+    sections,
+    apart: i > 0,
   }));
   for (const rt of rts) await rt.sync();
   return streams;

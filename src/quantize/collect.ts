@@ -146,7 +146,7 @@ export async function sweepModel(
         }
       }
     } finally {
-      for (const each of statistics) disposeStatistics(each);
+      for (const each of statistics.flat()) disposeStatistics(each);
     }
   });
 }

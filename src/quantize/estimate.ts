@@ -98,7 +98,7 @@ export function memoryOf(
   const { hidden } = graph;
   const streams = calibration?.original ? 2 : 1;
   const needs = graph.blocks.map((block) => {
-    const memory = blockMemory(block, hidden, streams);
+    const memory = blockMemory(block, hidden, streams, 0, onDevice ? 2 : 1);
     const most = (pick: 'statistics' | 'solver' | 'temporaries') =>
       Math.max(...block.stages.map((s) => memory[pick](s)));
     return {

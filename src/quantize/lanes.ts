@@ -35,8 +35,8 @@ export interface Share {
   readonly parts: readonly Part[];
 }
 
-/** Rows are cut at multiples of this: whole tiles of the solver's kernels. */
-const CUT_ROWS = 64;
+/** Rows are cut at multiples of this: products of so many rows are computed row by row alike, however many more there are. */
+const CUT_ROWS = 1024;
 
 /**
  * Shares feeds out over `count` devices, in model order on each. Where there are enough of them, whole, the costly ones
@@ -105,16 +105,21 @@ function cutRows(feed: Feed, count: number, schemeOf: (linear: LinearRef) => Qua
   return shares.map((parts) => ({ feed, parts }));
 }
 
+/** What the devices have summed up of a stage: one map a device, or more where sections stay apart. */
+export type Swept = readonly (readonly ReadonlyMap<string, FeedStatistics>[])[];
+
+/** The statistics of one feed, where a single sum has all of them. */
+export function onlySum(swept: Swept, id: string): FeedStatistics | undefined {
+  const [first, second] = swept.flat();
+  return second ? undefined : first?.get(id);
+}
+
 /**
- * The statistics of one feed over all devices, summed on one of them in the order of the devices, so that each of them
+ * The statistics of one feed over all devices, summed on one of them in the order of the sections, so that each of them
  * gets the same sum. The runtimes that hold them must have been synced. The caller disposes of the result.
  */
-export async function gatherStatistics(
-  statistics: readonly ReadonlyMap<string, FeedStatistics>[],
-  id: string,
-  home: NativeRuntime,
-): Promise<FeedStatistics> {
-  const parts = statistics.map((each) => each.get(id) as FeedStatistics);
+export async function gatherStatistics(swept: Swept, id: string, home: NativeRuntime): Promise<FeedStatistics> {
+  const parts = swept.flat().map((each) => each.get(id) as FeedStatistics);
   const sum = async (pick: (part: FeedStatistics) => Tensor | undefined): Promise<Tensor | undefined> => {
     const tensors = parts.map(pick).filter((tensor) => tensor !== undefined);
     let total: Tensor | undefined;

@@ -23,8 +23,11 @@ export interface BlockMemory {
   temporaries(stage: Stage): number;
 }
 
-/** `streams`: 2 with the original model's beside the quantized one's; `whole`: what a method takes that solves the block at once. */
-export function blockMemory(block: Block, hidden: number, streams: number, whole = 0): BlockMemory {
+/**
+ * `streams`: 2 with the original model's beside the quantized one's; `whole`: what a method takes that solves the block at once; `sums`: sets of
+ * second moments, of all sections and of one on its way (calibrate/statistics.ts).
+ */
+export function blockMemory(block: Block, hidden: number, streams: number, whole = 0, sums = 2): BlockMemory {
   const weights = [...block.tensors.values()].reduce((sum, shape) => sum + 2 * shape.reduce((a, b) => a * b, 1), 0);
   const k = (feed: Feed) => feed.linears[0]?.k ?? 0;
   const rows = (feed: Feed) => feed.linears.reduce((sum, { n }) => sum + n, 0);
@@ -33,7 +36,7 @@ export function blockMemory(block: Block, hidden: number, streams: number, whole
     weights,
     whole,
     statistics: (stage) =>
-      stage.feeds.reduce((sum, feed) => sum + 4 * k(feed) ** 2 * (streams > 1 && !routed(stage) ? 2 : 1), 0),
+      stage.feeds.reduce((sum, feed) => sum + sums * 4 * k(feed) ** 2 * (streams > 1 && !routed(stage) ? 2 : 1), 0),
     // U and M in f32; then either the f64 factor with half a triangle of room, or T, level, errors and split operands.
     solver: (stage) =>
       Math.max(

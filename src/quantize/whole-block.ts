@@ -50,7 +50,8 @@ export async function quantizeWholeBlock(
         const target = streams.original ?? streams.quantized.copy();
         if (!streams.original) copies.push(target);
         for (const each of block.stages) target.follow({ stage: each, weights: source });
-        const alone = { quantized: target, original: undefined, driftScale: 1 };
+        const sections = [{ batches: target.batches, paired: 0 }];
+        const alone = { ...streams, quantized: target, original: undefined, sections };
         await sweepStatistics(rt, alone, { stage, quantized: source, original: source }, NONE, room(lane));
         return target;
       }),

@@ -44,12 +44,28 @@ async function prepare(dir: string, maxTokens: number, paired = 1): Promise<Prep
   return { rt, stages, weights, stream: new ActivationStream(rt, states), lean, first, h: states.map(({ h }) => h) };
 }
 
-const alone = (quantized: ActivationStream): Streams => ({ quantized, original: undefined, driftScale: 1 });
+/** Streams of one section. */
+const streamsOf = (quantized: ActivationStream, original?: ActivationStream, driftScale = 1): Streams => ({
+  quantized,
+  original,
+  driftScale,
+  sections: [{ batches: quantized.batches, paired: original?.batches ?? 0 }],
+  apart: false,
+});
+const alone = (quantized: ActivationStream): Streams => streamsOf(quantized);
 
-function sweep({ rt, stages, weights }: Prepared, streams: Streams, index: number, feeds?: ReadonlySet<string>) {
+async function model(dir: string, rt: NativeRuntime) {
+  const source = plainSource(dir);
+  const graph = openModel(source);
+  return [graph, await loadOuter(rt, source, graph)] as const;
+}
+
+async function sweep({ rt, stages, weights }: Prepared, streams: Streams, index: number, feeds?: ReadonlySet<string>) {
   const stage = stages[index]!;
   const ids = feeds ?? new Set(stage.feeds.map(({ id }) => id));
-  return sweepStatistics(rt, streams, { stage, quantized: weights, original: weights }, ids, room());
+  const swept = await sweepStatistics(rt, streams, { stage, quantized: weights, original: weights }, ids, room());
+  assert.equal(swept.length, 1);
+  return swept[0]!;
 }
 
 test('Hessians are the sums over all batches of what the stage captures, for any batching', async () => {
@@ -106,11 +122,11 @@ test('D is the sum of (xf - xq) xqᵀ over the batches that both models see, sca
   await rt.sync();
   typed(twice).set(typed(host).map((w) => 2 * w));
   const quantized: BlockWeights = new Map([...weights, [name, twice]]);
-  const streams: Streams = { quantized: stream, original: first, driftScale: 11 / 6 };
+  const streams = streamsOf(stream, first, 11 / 6);
   const stage = stages[0]!;
-  const got = (
-    await sweepStatistics(rt, streams, { stage, quantized, original: weights }, new Set(['qkv']), room())
-  ).get('qkv')!;
+  const capture = { stage, quantized, original: weights };
+  const [swept] = await sweepStatistics(rt, streams, capture, new Set(['qkv']), room());
+  const got = swept!.get('qkv')!;
   const paired = (await sweep(prepared, alone(first), 0)).get('qkv')!;
   // xq = 2 xf: D = (1/2 - 1) sum xq xqᵀ = -2 sum xf xfᵀ of the paired rows.
   const h = typed<Float64Array>(paired.h);
@@ -122,11 +138,42 @@ test('D is the sum of (xf - xq) xqᵀ over the batches that both models see, sca
   });
 });
 
+test('sections are summed from zero and added in their order, on the device that has the first of them or apart', async () => {
+  const dir = path.join(shareDirectory(), 'tiny-llama');
+  const sections = [
+    { batches: 1, paired: 1 },
+    { batches: 2, paired: 1 },
+  ];
+  const run = async (apart: boolean) => {
+    const prepared = await prepare(dir, 5);
+    const { rt, stages, weights, stream, h } = prepared;
+    const states = embedBatches(rt, ...(await model(dir, rt)), batchSequences(rt, sequences, 5));
+    assert.equal(h.length, 3);
+    // The paired batch of each section: the first and the second.
+    const original = new ActivationStream(rt, states.slice(0, 2));
+    const streams: Streams = { quantized: stream, original, driftScale: 1.5, sections, apart };
+    const capture = { stage: stages[0]!, quantized: weights, original: weights };
+    const swept = await sweepStatistics(rt, streams, capture, new Set(['qkv']), room());
+    return swept.map((sums) => {
+      const { h, drift, tokens } = sums.get('qkv')!;
+      return { tokens, h: typed<Float64Array>(h), drift: typed<Float64Array>(drift!) };
+    });
+  };
+  const [both, ...none] = await run(false);
+  const [one, two, ...more] = await run(true);
+  assert.deepEqual([none, more], [[], []]);
+  assert.deepEqual([one!.tokens, two!.tokens, both!.tokens], [4, 7, 11]);
+  for (const pick of ['h', 'drift'] as const)
+    both![pick].forEach((sum, i) => {
+      assert.equal(sum, one![pick][i]! + two![pick][i]!);
+    });
+});
+
 test('experts: rows add up to tokens times k, and a filter leaves the others out', async () => {
   const prepared = await prepare(path.join(ARCHITECTURES, 'qwen3_moe'), 6);
   const { stages, weights, stream, first } = prepared;
   for (const i of [0, 1]) for (const each of [stream, first]) each.follow({ stage: stages[i]!, weights });
-  const all = await sweep(prepared, { quantized: stream, original: first, driftScale: 2 }, 2);
+  const all = await sweep(prepared, streamsOf(stream, first, 2), 2);
   assert.equal(all.size, 4);
   assert.equal(
     [...all.values()].reduce((sum, { tokens }) => sum + tokens, 0),

@@ -4,15 +4,14 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import test from 'node:test';
 import fc from 'fast-check';
-import { CanonicalCheckpoint } from '../../../formats/canonical/read.js';
 import { createRuntime, type NativeRuntime } from '../../../native/binding.js';
 import { shareDirectory } from '../../../src/calibrate/bundled.js';
 import { GPTQ_DEFAULTS } from '../../../src/gptq/options.js';
 import { gptqQuantizer } from '../../../src/gptq/quantizer.js';
 import type { Feed } from '../../../src/model/program.js';
 import { type Part, shareOut, together } from '../../../src/quantize/lanes.js';
-import { quantizeCheckpoint } from '../../../src/quantize/run.js';
 import { schemeFromOptions } from '../../../src/quantize/scheme.js';
+import { quantizeOver, sequences } from './over-devices.js';
 
 const feed = (id: string, k: number, ns: readonly number[]): Feed => ({
   id,
@@ -71,7 +70,7 @@ test('rows are cut in equal runs, at whole tiles', () => {
   const three = shareOut([feed('down', 64, [4096])], 3, () => cut);
   assert.deepEqual(
     three.map(([share]) => rowsOf(share!.parts)),
-    [['down.0 0+1344'], ['down.0 1344+1408'], ['down.0 2752+1344']],
+    [['down.0 0+1024'], ['down.0 1024+2048'], ['down.0 3072+1024']],
   );
   // One second level of scales is for all rows of both.
   const shared = shareOut([feed('gate_up', 64, [96, 96])], 2, () => whole);
@@ -93,51 +92,15 @@ test('a failure waits for the others', async () => {
   assert.ok(ended);
 });
 
-/** Words of a generator: any text would do. */
-function sequences(count: number, length: number): Int32Array[] {
-  let state = 11;
-  const next = () => {
-    state = (Math.imul(state, 1103515245) + 12345) >>> 0;
-    return (state >>> 8) % 2048;
-  };
-  return Array.from({ length: count }, () => Int32Array.from({ length }, next));
-}
-
 test('two devices give what one gives, but for the order of sums', async (t) => {
   const dir = mkdtempSync(path.join(tmpdir(), 'lpq-lanes-'));
   t.after(() => rmSync(dir, { recursive: true, force: true }));
   const list = sequences(6, 60);
-  const run = async (name: string, rts: readonly NativeRuntime[], alpha: number) => {
-    const output = path.join(dir, name);
-    const summary = await quantizeCheckpoint(rts, {
-      source: path.join(shareDirectory(), 'tiny-llama'),
-      output,
-      scheme: schemeFromOptions({ bits: 4, groupSize: 64 }),
-      rules: [{ match: /layers\.[23]\./, scheme: 'skip' }],
-      // One order for all: a static order turns a rounding of the Hessian's diagonal into another permutation.
-      quantizer: gptqQuantizer({ ...GPTQ_DEFAULTS, alpha, order: 'none' }),
-      calibration: {
-        name: 'made',
-        sha256: '0'.repeat(64),
-        seed: 0,
-        length: 60,
-        kind: 'windows',
-        sequences: list,
-        tokens: 360,
-        available: 6,
-      },
-      lmHead: false,
-      options: {},
-      version: 'test',
-    });
-    const checkpoint = CanonicalCheckpoint.open(output);
-    assert.deepEqual(await checkpoint.verifyHashes(), []);
-    return {
-      summary,
-      hashes: Object.fromEntries(Object.entries(checkpoint.manifest.modules).map(([key, { sha256 }]) => [key, sha256])),
-    };
-  };
-  const [a, b, c] = [createRuntime(1), createRuntime(1), createRuntime(1)];
+  const model = path.join(shareDirectory(), 'tiny-llama');
+  // One order for all: a static order turns a rounding of the Hessian's diagonal into another permutation.
+  const run = (name: string, rts: readonly NativeRuntime[], alpha: number) =>
+    quantizeOver(rts, model, path.join(dir, name), list, gptqQuantizer({ ...GPTQ_DEFAULTS, alpha, order: 'none' }));
+  const [a, b, c, d] = [createRuntime(1), createRuntime(1), createRuntime(1), createRuntime(1)];
   const one = await run('one', [a], 0);
   const two = await run('two', [a, b], 0);
   assert.deepEqual(
@@ -160,4 +123,7 @@ test('two devices give what one gives, but for the order of sums', async (t) => 
   const three = await run('three', [a, b, c], 0.25);
   const again = await run('again', [a, b, c], 0.25);
   assert.deepEqual(again.hashes, three.hashes, 'the same devices, the same bytes');
+  const four = await run('four', [a, b, c, d], 0.25);
+  const pair = await run('pair', [c, d], 0.25);
+  assert.deepEqual(pair.hashes, four.hashes, 'two and four devices sum up the same sections');
 });
