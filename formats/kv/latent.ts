@@ -5,6 +5,30 @@ export interface KvLatents {
   readonly group: number;
 }
 
+/** A cache of latents; of 16 bits they are as they are, and there are no groups. */
+export interface LatentScheme {
+  readonly bits: 2 | 4 | 8 | 16;
+  readonly group: number;
+}
+
+/** Dims of a latent and of a rotary key that a page can hold. */
+export const MOST_LATENT = 512;
+export const MOST_ROTARY = 64;
+
+/** Dims as a page holds them, zeros behind a token's own: of the latent, and of the rotary key. */
+export function latentStored(latent: number, rotary: number): { readonly latent: number; readonly rotary: number } {
+  return { latent: upTo(latent, 64), rotary: upTo(rotary, 16) };
+}
+
+/** Dims of a latent that groups divide: zeros behind its own are of the last group. */
+export function latentGrouped(latent: number): number {
+  return upTo(latent, 32);
+}
+
+function upTo(dims: number, unit: number): number {
+  return unit * Math.ceil(dims / unit);
+}
+
 /** What a page of latents holds; `bits` may be 16: latents as they are. */
 export interface LatentPageShape {
   readonly bits: 2 | 4 | 8 | 16;
