@@ -1,8 +1,29 @@
+import type { StoredLatents } from './schema.js';
+
 /** How the cache of latent attention is quantized (spec.md, "latent"): asymmetric codes, a scale and a zero of f16 a group. */
 export interface KvLatents {
   readonly bits: 2 | 4 | 8;
   /** Dims of the latent of one token that share a scale and a zero. */
   readonly group: number;
+}
+
+/** As lpq.json has it. */
+export function storedLatents({ bits, group }: KvLatents): StoredLatents {
+  return { form: 'latent', bits, group: group as StoredLatents['group'] };
+}
+
+/** What lpq.json says of a cache: latents, or what keys and values become. */
+export function partedCache<T extends object>(
+  kv: T | StoredLatents | undefined,
+): { readonly kv?: Exclude<T, StoredLatents>; readonly latents?: KvLatents } {
+  if (kv === undefined) return {};
+  if (!isLatents(kv)) return { kv: kv as Exclude<T, StoredLatents> };
+  const { bits, group } = kv;
+  return { latents: { bits, group } };
+}
+
+function isLatents(kv: object): kv is StoredLatents {
+  return 'form' in kv && !('keys' in kv);
 }
 
 /** A cache of latents; of 16 bits they are as they are, and there are no groups. */

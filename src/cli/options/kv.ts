@@ -1,6 +1,7 @@
 import { existsSync, readFileSync } from 'node:fs';
 import path from 'node:path';
-import type { KvLatents } from '../../../formats/kv/latent.js';
+import { type KvLatents, storedLatents } from '../../../formats/kv/latent.js';
+import type { StoredLatents } from '../../../formats/kv/schema.js';
 import type { KvScheme } from '../../../formats/kv/scheme.js';
 import { replaced } from '../../artifact/replaced.js';
 import { LpqError } from '../../core/error.js';
@@ -27,7 +28,7 @@ export function checkKvFlags(flags: object): KvSettings {
 }
 
 /** The scheme that settings ask for, for this model. Throws LPQ_USAGE for latent attention and heads that groups do not divide. */
-export function kvOf(settings: KvSettings, source: WeightSource): KvScheme | undefined {
+function kvOf(settings: KvSettings, source: WeightSource): KvScheme | undefined {
   const { kv, kvGranularity: granularity, kvGroup: group, kvResidual: residual, kvFit: fit } = settings;
   if (kv === undefined) return undefined;
   const dims = planSource(source).blocks.flatMap(({ attention }, block) => {
@@ -41,8 +42,8 @@ export function kvOf(settings: KvSettings, source: WeightSource): KvScheme | und
         },
       );
     if (attention.kind === 'attention') return [attention.headDim];
-    throw new LpqError('LPQ_USAGE', `--kv is for keys and values; block ${block} caches latent vectors instead`, {
-      hint: 'Leave the option out: lpq eval --kv tells what latents in few bits cost this model.',
+    throw new LpqError('LPQ_USAGE', `--kv is for keys and values, or latents; block ${block} caches neither alone`, {
+      hint: 'Leave the option out for this model.',
     });
   });
   const [headDim] = dims;
@@ -111,6 +112,12 @@ export async function openEvaluated(
   const source = withCache(opened, wish);
   const cache = plain ? plainCache(opened) : cacheForm(source);
   return { rt, source, cache, close: () => opened.close() };
+}
+
+/** What lpq.json records of the cache that settings ask for. Throws LPQ_USAGE. */
+export function recordedCache(settings: KvSettings, source: WeightSource): KvScheme | StoredLatents | undefined {
+  const latents = latentsAsked(settings, source);
+  return latents ? storedLatents(latents) : kvOf(settings, source);
 }
 
 /** The cache of 16 bits. */

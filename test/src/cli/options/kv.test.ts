@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { copyFileSync, existsSync, mkdirSync, readFileSync } from 'node:fs';
+import { copyFileSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
 import { ARCHITECTURES } from '../../model/fixtures.js';
@@ -25,18 +25,16 @@ for (const [args, names] of [
     assert.equal(existsSync(path.join(root, 'never')), false);
   });
 
-test('a cache of latent vectors is none of keys and values', async () => {
-  const ran = await lpq([
-    'quantize',
-    path.join(ARCHITECTURES, 'deepseek_v3'),
-    ...base.slice(2),
-    '--group-size',
-    'channel',
-    '--kv',
-    '4',
-  ]);
-  assert.equal(ran.code, 2, ran.stderr);
-  assert.match(ran.stderr, /--kv.*block 0 caches latent vectors/);
+test('--kv is refused where blocks keep neither keys and values nor latents alone', async () => {
+  for (const [name, names] of [
+    ['deepseek_v32', /--kv.*an indexer chooses keys in block 0/],
+    ['deepseek_v4', /--kv.*block 0 caches neither alone/],
+  ] as const) {
+    const source = path.join(ARCHITECTURES, name);
+    const ran = await lpq(['quantize', source, ...base.slice(2), '--group-size', 'channel', '--kv', '4']);
+    assert.equal(ran.code, 2, ran.stderr);
+    assert.match(ran.stderr, names);
+  }
 });
 
 test('latents in few bits: what cannot be asked of them', async (t) => {
@@ -80,13 +78,34 @@ test('a model writes over its latents in few bits: in floats, as codes and by pa
     };
     return { ...cache, ids: sequences[0]?.ids };
   };
-  assert.equal((await lpq(['quantize', source, '-o', quantized, ...base.slice(4), '--group-size', '32'])).code, 0);
+  const made = await lpq(['quantize', source, '-o', quantized, ...base.slice(4), '--group-size', '32', '--kv', '8']);
+  assert.equal(made.code, 0, made.stderr);
   assert.equal((await lpq(['pack', quantized, '-o', packed, '--target', 'tilus'])).code, 0);
+  for (const dir of [quantized, packed]) {
+    const { kv } = JSON.parse(readFileSync(path.join(dir, 'lpq.json'), 'utf8'));
+    assert.deepEqual(kv, { form: 'latent', bits: 8, group: 32 });
+    // Without --kv the cache is that of lpq.json.
+    assert.equal((await written(dir)).form, 'latents of 8 bits in groups of 32');
+  }
+  const verified = await lpq(['verify', packed, '--against', quantized, '--json']);
+  assert.equal(verified.code, 0, verified.stderr);
+  assert.match(verified.stdout, /latents of 8 bits in groups of 32 dims/);
+  const text = path.join(dir, 'text.txt');
+  writeFileSync(text, '#$%'.repeat(20));
+  const perplexity = async (...options: string[]): Promise<number> => {
+    const ran = await lpq(['eval', packed, '--text', text, '--ctx', '16', '--json', ...options]);
+    assert.equal(ran.code, 0, ran.stderr);
+    return (events(ran).at(-1) as unknown as { ppl: number }).ppl;
+  };
+  assert.ok((await perplexity()) > 1);
+  assert.equal(await perplexity(), await perplexity('--kv', '8'));
+  assert.notEqual(await perplexity(), await perplexity('--kv', '2'));
   for (const [from, ...options] of [[source], [quantized], [packed, '--kernels']] as const) {
-    const exact = await written(from, ...options);
+    const exact = from === source ? await written(from) : { ids: undefined };
     const half = await written(from, '--kv', '16', ...options);
     const eight = await written(from, '--kv', '8', ...options);
-    assert.deepEqual([half.ids, eight.ids], [exact.ids, exact.ids]);
+    assert.deepEqual(eight.ids, half.ids);
+    if (from === source) assert.deepEqual(half.ids, exact.ids);
     // A page of 64 tokens of 64 + 16 dims a block.
     assert.deepEqual([half.form, half.bytes], ['latents of f16', 2 * 64 * 160]);
     assert.deepEqual([eight.form, eight.bytes], ['latents of 8 bits in groups of 32', 2 * 64 * (64 + 8 + 32)]);
