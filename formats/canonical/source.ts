@@ -11,6 +11,8 @@ import { type ForeignSettings, foreignSettings, READ_METHODS } from '../foreign/
 import { fusedNames } from '../fp8-block/fused.js';
 import { ggufFiles } from '../gguf/source/directory.js';
 import { GgufTensors } from '../gguf/source/tensors.js';
+import { type KvLatents, partedCache } from '../kv/latent.js';
+import type { StoredLatents } from '../kv/schema.js';
 import { Adapter } from '../lora/adapter.js';
 import { mergeOf } from '../lora/directory.js';
 import { LoraTensors } from '../lora/tensors.js';
@@ -189,8 +191,12 @@ export class CanonicalSource {
       : undefined;
   }
 
-  get kv(): CanonicalManifest['kv'] {
-    return this.checkpoint.manifest.kv;
+  get kv(): Exclude<CanonicalManifest['kv'], StoredLatents> {
+    return partedCache(this.checkpoint.manifest.kv).kv;
+  }
+
+  get latents(): KvLatents | undefined {
+    return partedCache(this.checkpoint.manifest.kv).latents;
   }
 
   close(): void {

@@ -22,3 +22,11 @@ export const kvSchemeSchema = z.strictObject({
   fit: z.literal(true).optional(),
 });
 export type KvScheme = z.infer<typeof kvSchemeSchema>;
+
+/** How a cache of latents is stored: groups of dims of the latent of one token. */
+export const kvLatentsSchema = z.strictObject({
+  form: z.literal('latent'),
+  bits,
+  group: z.union([z.literal(32), z.literal(64), z.literal(128)]),
+});
+export type StoredLatents = z.infer<typeof kvLatentsSchema>;

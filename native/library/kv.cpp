@@ -1,17 +1,11 @@
 // The cache of keys and values behind the C interface.
 #include <algorithm>
-#include <atomic>
 
-#include "cuda/hosted.h"
-#include "library/context.h"
-#include "library/status.h"
-#include "library/threads.h"
+#include "library/cache_calls.h"
 #include "ops/kv.h"
 
 namespace lpq::library {
 namespace {
-
-using namespace lpq::cuda;
 
 // What is asked of a description without a device; the operations ask the rest.
 struct Cache {
@@ -79,49 +73,23 @@ struct Cache {
   }
 };
 
-constexpr int64_t kMost = int64_t{1} << 31;
+std::vector<Tensor> pages_of(Operands& operands, const Cache& c, const lpq_kv_pages& p) {
+  argument(p.count >= 0 && p.count < kMost, "pages.count is negative, or 2^31 or more");
+  const void* const addresses[4] = {p.keys, p.key_numbers, p.values, p.value_numbers};
+  const char* const names[4] = {"pages.keys", "pages.key_numbers", "pages.values", "pages.value_numbers"};
+  std::vector<Tensor> all;
+  for (int i = 0; i < 4; ++i) {
+    if (c.turbomind && i > 0)
+      argument(addresses[i] == nullptr || operands.made_up(),
+               std::string(names[i]) + " is not NULL: turbomind's pages are one block");
+    all.push_back(c.turbomind && i > 0
+                      ? all[0]
 
-DType float_type(int type) { return type == LPQ_F16 ? DType::f16 : type == LPQ_BF16 ? DType::bf16 : DType::f32; }
-
-// The tensors of a call, of a context's device or, without one, in the host's memory; `made_up`: addresses are
-// nobody's, of a rehearsal.
-class Operands {
- public:
-  Operands(const lpq_context* context, bool made_up) : context_(context), made_up_(made_up) {}
-
-  Tensor at(const void* address, const char* name, DType dtype, std::vector<int64_t> shape) {
-    Tensor tensor = tensor_at(made_up_ ? nullptr : address, static_cast<int>(count_++), dtype, std::move(shape),
-                              context_ ? context_->facts.ordinal : -1, context_);
-    if (made_up_) return tensor;
-    argument(address != nullptr || tensor.elements() == 0, std::string(name) + " is NULL");
-    const uintptr_t unit = dtype == DType::i32 ? 4 : 16;
-    argument(reinterpret_cast<uintptr_t>(address) % unit == 0,
-             std::string(name) + " does not start at a multiple of " + std::to_string(unit) + " bytes");
-    tensor.storage->data = static_cast<std::byte*>(const_cast<void*>(address));
-    return tensor;
+                      : operands.at(addresses[i], names[i], DType::u8,
+                                    {p.count, static_cast<int64_t>(c.page_bytes(i, c.d.page_tokens))}));
   }
-
-  std::vector<Tensor> pages(const Cache& c, const lpq_kv_pages& p) {
-    argument(p.count >= 0 && p.count < kMost, "pages.count is negative, or 2^31 or more");
-    const void* const addresses[4] = {p.keys, p.key_numbers, p.values, p.value_numbers};
-    const char* const names[4] = {"pages.keys", "pages.key_numbers", "pages.values", "pages.value_numbers"};
-    std::vector<Tensor> all;
-    for (int i = 0; i < 4; ++i) {
-      if (c.turbomind && i > 0)
-        argument(addresses[i] == nullptr || made_up_,
-                 std::string(names[i]) + " is not NULL: turbomind's pages are one block");
-      all.push_back(c.turbomind && i > 0 ? all[0]
-                                         : at(addresses[i], names[i], DType::u8,
-                                              {p.count, static_cast<int64_t>(c.page_bytes(i, c.d.page_tokens))}));
-    }
-    return all;
-  }
-
- private:
-  const lpq_context* context_;
-  bool made_up_;
-  uint32_t count_ = 0;
-};
+  return all;
+}
 
 lpq_kv_batch checked(const lpq_kv_batch* given) {
   const lpq_kv_batch b = taken(given, "batch");
@@ -152,7 +120,7 @@ Call decode_call(Operands& operands, const Cache& c, int64_t queries, const void
   argument(b.query_type == 0 || b.query_type == LPQ_F16 || b.query_type == LPQ_BF16,
            "batch.query_type is not 0, LPQ_F16 or LPQ_BF16");
   call.in = {operands.at(q, "q", b.query_type == LPQ_BF16 ? DType::bf16 : DType::f16, shape)};
-  for (Tensor& page : operands.pages(c, pages)) call.in.push_back(std::move(page));
+  for (Tensor& page : pages_of(operands, c, pages)) call.in.push_back(std::move(page));
   for (const Tensor& tensor : {s.table, s.lengths, s.tail_keys, s.tail_values, s.tails}) call.in.push_back(tensor);
   if (b.sinks) {
     argument(b.sinks_type == LPQ_F16 || b.sinks_type == LPQ_BF16 || b.sinks_type == LPQ_F32,
@@ -172,7 +140,7 @@ Call append_call(Operands& operands, const Cache& c, const void* k, const void* 
   Call call;
   call.in = {operands.at(k, "k", DType::f16, {b.sequences, c.width}),
              operands.at(v, "v", DType::f16, {b.sequences, c.width}), s.table};
-  call.out = operands.pages(c, pages);
+  call.out = pages_of(operands, c, pages);
   for (const Tensor& tensor : {s.lengths, s.tails, s.tail_keys, s.tail_values}) call.out.push_back(tensor);
   call.params = c.params();
   if (!c.turbomind) call.params.set("residual", double(residual));
@@ -184,23 +152,10 @@ Call pack_call(Operands& operands, const Cache& c, int64_t tokens, const void* k
   Call call;
   call.in = {operands.at(k, "k", DType::f16, {tokens, c.width}), operands.at(v, "v", DType::f16, {tokens, c.width}),
              operands.at(table, "table", DType::i32, {table_pages})};
-  call.out = operands.pages(c, pages);
+  call.out = pages_of(operands, c, pages);
   call.params = c.params();
   call.params.set("first", double(first));
   return call;
-}
-
-CudaOpFn operation(const char* name) {
-  const auto found = cuda_op_table().find(name);
-  if (found == cuda_op_table().end()) throw Failure("LPQ_NATIVE_OP", std::string("this library has no ") + name);
-  return found->second;
-}
-
-size_t rehearsed(lpq_context& context, const char* op, Call& call) {
-  Rehearsal rehearsal;
-  Hosted hosted(context.facts, context.kernels.get(), &context, rehearsal);
-  operation(op)(call, hosted.exec());
-  return hosted.memory_taken();
 }
 
 void require_tokens(const Cache& c, int64_t tokens, int64_t first, int64_t table_pages) {
@@ -213,29 +168,6 @@ void require_tokens(const Cache& c, int64_t tokens, int64_t first, int64_t table
 void require_residual(const Cache& c, int64_t residual, const lpq_kv_batch& b) {
   argument(c.turbomind || (residual > 0 && residual <= b.tail_room && residual % c.block == 0),
            "residual is no multiple of " + std::to_string(c.block) + " up to tail_room");
-}
-
-DType output_type(int type, double scale) {
-  argument(type == LPQ_F16 || type == LPQ_BF16 || type == LPQ_F32, "type is not LPQ_F16, LPQ_BF16 or LPQ_F32");
-  argument(scale > -1e30 && scale < 1e30, "scale is not finite");
-  return float_type(type);
-}
-
-// On the host: what breaks the cache's contract is said at once.
-void compute(const char* op, Call& call, int threads) {
-  Threads taken_up(threads);
-  std::atomic<int64_t> done{0}, total{0};
-  Exec exec{taken_up.pool(), done, total};
-  op_table().at(op)(call, exec);
-}
-
-void launch(lpq_context& context, const char* op, Call& call, void* workspace, size_t bytes, void* stream) {
-  argument(workspace != nullptr && reinterpret_cast<uintptr_t>(workspace) % 512 == 0,
-           "workspace is NULL, or does not start at a multiple of 512 bytes");
-  if (bytes < kHostedHead) throw Failure("LPQ_WORKSPACE", "the workspace is too small: ask lpq_kv_workspace()");
-  Hosted hosted(context.facts, *context.kernels, static_cast<CUstream>(stream), &context,
-                static_cast<std::byte*>(workspace), bytes, false);
-  operation(op)(call, hosted.exec());
 }
 
 }  // namespace

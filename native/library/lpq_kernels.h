@@ -282,6 +282,69 @@ LPQ_API lpq_status lpq_kv_decode(lpq_context* context, const lpq_kv_desc* desc, 
                                  int type, double scale, const lpq_kv_pages* pages, const lpq_kv_batch* batch,
                                  void* workspace, size_t bytes, void* stream);
 
+/* ---- A cache of latents (MLA) in few bits (docs/kv-cache.md; its bytes: formats/kv/spec.md, "latent") ----
+
+   A layer's cache is pages of page_tokens tokens. A token is its latent c, which is key and value of all heads, and its
+   rotary key, turned, which stays f16. Attention runs in the space of the latent: multiply queries by W_uk before, and
+   results by W_uv after. Tables, streams and faults are as above; there are no tails, every token is packed as it
+   comes. Zeros behind fewer dims make latents and rotary keys of the sizes below. */
+
+typedef struct lpq_latent_desc {
+  size_t size;
+  int bits;            /* 2, 4, 8, or 16: latents as they are */
+  int group;           /* dims that share a scale and a zero: 32, 64 or 128, a divisor of latent; of 16 bits any */
+  int latent;          /* dims: a multiple of 64, 64 to 512 */
+  int rotary;          /* of the rotary key: a multiple of 16, 16 to 64 */
+  int heads;           /* of queries */
+  int64_t page_tokens; /* a multiple of 32 */
+} lpq_latent_desc;
+
+typedef struct lpq_latent_info {
+  size_t size;
+  int64_t unit;      /* page_tokens is a multiple of it */
+  size_t page_bytes; /* of a page */
+} lpq_latent_info;
+
+/* Pages of a layer: page p begins p * page_bytes after `data`, a multiple of 16. */
+typedef struct lpq_latent_pages {
+  size_t size;
+  int64_t count;
+  void* data;
+} lpq_latent_pages;
+
+/* Sequences that decode together; all pointers are device memory. */
+typedef struct lpq_latent_batch {
+  size_t size;
+  int64_t sequences, table_pages;
+  const int32_t* table; /* [sequences, table_pages] */
+  int32_t* lengths;     /* [sequences], tokens */
+  int query_type;       /* of q: 0, which is LPQ_F16, or LPQ_BF16 */
+} lpq_latent_batch;
+
+/* Needs no GPU. `desc->page_tokens` may be 0: page_bytes is then of `unit` tokens. */
+LPQ_API lpq_status lpq_latent_describe(const lpq_latent_desc* desc, lpq_latent_info* info);
+/* Bytes of a workspace for the calls below over such a batch of up to batch->sequences sequences (its pointers are not
+   looked at), of 1 and of `queries` queries a sequence. Loads their kernels. The workspace is one as of lpq_gemm(). */
+LPQ_API lpq_status lpq_latent_workspace(lpq_context* context, const lpq_latent_desc* desc,
+                                        const lpq_latent_batch* batch, int64_t queries, size_t* bytes);
+/* Quantizes c f16 [tokens, latent] and packs it with rotary f16 [tokens, rotary] as tokens first .. of the sequence
+   whose pages `table`, [table_pages], names. */
+LPQ_API lpq_status lpq_latent_pack(lpq_context* context, const lpq_latent_desc* desc, int64_t tokens, const void* c,
+                                   const void* rotary, int64_t first, const int32_t* table, int64_t table_pages,
+                                   const lpq_latent_pages* pages, void* workspace, size_t bytes, void* stream);
+/* A step's token of every sequence, c f16 [sequences, latent] and rotary f16 [sequences, rotary], packed at its end;
+   lengths grows by 1. */
+LPQ_API lpq_status lpq_latent_append(lpq_context* context, const lpq_latent_desc* desc, const void* c,
+                                     const void* rotary, const lpq_latent_pages* pages, const lpq_latent_batch* batch,
+                                     void* workspace, size_t bytes, void* stream);
+/* Attention of the `queries` newest tokens of every sequence, which are in the cache already: y = softmax(q k^T scale)
+   c, where k is a token's latent and then its rotary key, each query over tokens up to its own. q f16 [sequences *
+   queries, heads, latent + rotary] (batch->query_type), y [sequences * queries, heads, latent], `type` LPQ_F16,
+   LPQ_BF16 or LPQ_F32; 0 where a query sees no token. */
+LPQ_API lpq_status lpq_latent_decode(lpq_context* context, const lpq_latent_desc* desc, int64_t queries, const void* q,
+                                     void* y, int type, double scale, const lpq_latent_pages* pages,
+                                     const lpq_latent_batch* batch, void* workspace, size_t bytes, void* stream);
+
 /* ---- An artifact: a directory that `lpq pack` wrote ---- */
 
 #define LPQ_MAX_RANK 8
@@ -456,6 +519,15 @@ LPQ_API lpq_status lpq_cpu_kv_append(const lpq_kv_desc* desc, const void* k, con
                                      const lpq_kv_pages* pages, const lpq_kv_batch* batch, int threads);
 LPQ_API lpq_status lpq_cpu_kv_decode(const lpq_kv_desc* desc, int64_t queries, const void* q, void* y, int type,
                                      double scale, const lpq_kv_pages* pages, const lpq_kv_batch* batch, int threads);
+/* The cache of latents likewise: the bytes of lpq_latent_pack() and lpq_latent_append(), and attention in f64. */
+LPQ_API lpq_status lpq_cpu_latent_pack(const lpq_latent_desc* desc, int64_t tokens, const void* c, const void* rotary,
+                                       int64_t first, const int32_t* table, int64_t table_pages,
+                                       const lpq_latent_pages* pages, int threads);
+LPQ_API lpq_status lpq_cpu_latent_append(const lpq_latent_desc* desc, const void* c, const void* rotary,
+                                         const lpq_latent_pages* pages, const lpq_latent_batch* batch, int threads);
+LPQ_API lpq_status lpq_cpu_latent_decode(const lpq_latent_desc* desc, int64_t queries, const void* q, void* y, int type,
+                                         double scale, const lpq_latent_pages* pages, const lpq_latent_batch* batch,
+                                         int threads);
 
 #ifdef __cplusplus
 }

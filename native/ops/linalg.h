@@ -1,5 +1,5 @@
-// linear, band_weight, gemm, second moments (gram_accumulate, cross_accumulate, gram_finish, cross_drift, diagonal) and
-// cholesky.
+// linear, head_linear, band_weight, gemm, second moments (gram_accumulate, cross_accumulate, gram_finish, cross_drift,
+// diagonal) and cholesky.
 #pragma once
 #include "ops/arguments.h"
 
@@ -41,6 +41,37 @@ struct Linear : Arguments {
  private:
   // Of no matrix: none; the shape is refused behind the other arguments.
   static int64_t dim_of(const Tensor& weight) { return weight.rank() == 2 ? weight.dim(0) : -1; }
+};
+
+// A product of every head's own: y[t][h][to + n] = sum over k < K of x[t][h][from + k] W_h[n][k], n < N, the rest of y
+// left as it is. x f32 [T, heads*fromDim], y f32, f16 or bf16 [T, heads*toDim], not x. weight f32, f16 or bf16
+// [heads*rows, C]: W_h is its rows h*rows + first .., [N, C] with K <= C, or turned: [K, C] with N <= C, W_h[n][k] in
+// row k. Sums in fp32.
+struct HeadLinear : Arguments {
+  const Tensor& x = input("x", {f32}, {-1, -1});
+  const Tensor& weight = input("weight", kFloats, {-1, -1});
+  const Tensor& y = output("y", kFloats, {x.dim(0), -1});
+  int64_t heads = integer("heads"), n = integer("n"), k = integer("k"), first = integer("first");
+  int64_t from_dim = integer("fromDim"), from = integer("from"), to_dim = integer("toDim"), to = integer("to");
+  bool turned = flag("turned");
+  int64_t rows = 0;  // of a head in weight
+
+  explicit HeadLinear(const Call& call) : Arguments(call, "head_linear") {
+    require(heads > 0 && n >= 0 && k >= 0,
+            "heads is " + std::to_string(heads) + ", n " + std::to_string(n) + " and k " + std::to_string(k));
+    for (const auto& [begin, width, dim] : {std::tuple{from, k, from_dim}, {to, n, to_dim}})
+      require(begin >= 0 && begin + width <= dim, "columns " + std::to_string(begin) + " to " +
+                                                      std::to_string(begin + width) + " are not in a head of " +
+                                                      std::to_string(dim));
+    require_shape(x, "x", {-1, heads * from_dim});
+    require_shape(y, "y", {x.dim(0), heads * to_dim});
+    require(weight.dim(0) % heads == 0, "the rows of weight are no multiple of heads");
+    rows = weight.dim(0) / heads;
+    require(first >= 0 && first + (turned ? k : n) <= rows && (turned ? n : k) <= weight.dim(1),
+            "a head's part of weight has " + std::to_string(rows) + " rows of " + std::to_string(weight.dim(1)));
+    require(y.raw() != x.raw() || y.elements() == 0, "y must not be x");
+    done();
+  }
 };
 
 // gemm: c = alpha (1) op(a) op(b) + beta (0) c, a and b f32 or f64, c [M,N] of their dtype and neither; transA,

@@ -1,5 +1,6 @@
 import type { ArtifactManifest, PackedModule } from '../../formats/artifact/schema.js';
 import { floatTensor } from '../../formats/canonical/float-tensor.js';
+import { partedCache } from '../../formats/kv/latent.js';
 import type { Checkpoint } from '../../formats/safetensors/checkpoint.js';
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { LpqError } from '../core/error.js';
@@ -30,8 +31,12 @@ export class PackedSource extends ArtifactShapes implements WeightSource {
     super(...place);
   }
 
-  get kv(): ArtifactManifest['kv'] {
-    return this.manifest.kv;
+  get kv(): WeightSource['kv'] {
+    return partedCache(this.manifest.kv).kv;
+  }
+
+  get latents(): WeightSource['latents'] {
+    return partedCache(this.manifest.kv).latents;
   }
 
   /** Packed and carried-as-codes modules: new f32 [N, K]. Everything else: a view. Throws LPQ_VERIFY for wrong padding. */

@@ -1,7 +1,7 @@
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import type { AttentionParams } from '../../native/ops.js';
 import type { Past } from '../../native/recurrent-ops.js';
-import type { AttentionTensors } from '../model/program.js';
+import type { AttentionTensors, KeptLatents } from '../model/program.js';
 import type { Cache, CacheShape, KeyValueCache } from './cache.js';
 import { GrowingRows } from './growing-rows.js';
 import type { Step } from './step.js';
@@ -51,6 +51,10 @@ export class SequenceCache implements Cache {
 
   attend(block: number, step: Step, t: AttentionTensors, p: AttentionParams, sinks: Tensor | undefined): void {
     this.kept.attend(block, step, t, p, sinks);
+  }
+
+  latents(block: number, step: Step, stored: { latent: number; rotary: number }): KeptLatents | undefined {
+    return this.kept.latents?.(block, step, stored);
   }
 
   recall(block: number, { starts, slots, totals }: Step, name: string, shape: readonly number[]): Past {

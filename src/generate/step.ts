@@ -81,6 +81,7 @@ export async function runStep(
     state = await runBlock(rt, block, blocks[i]!, {
       ...state,
       attend: (t, p, sinks) => cache.attend(i, step, t, p, sinks),
+      latents: (stored) => cache.latents(i, step, stored),
       recall: (name, shape) => cache.recall(i, step, name, shape),
       rows: (name, width, rate) => cache.rows(i, step, name, width, rate),
     });

@@ -1,4 +1,4 @@
-import { type KvLatents, type LatentPageShape, latentPageParts } from '../../formats/kv/latent.js';
+import { type KvLatents, type LatentPageShape, latentGrouped, latentPageParts } from '../../formats/kv/latent.js';
 import { LpqError } from '../core/error.js';
 import { type MemoryLayout, memoryLayout } from '../layout/memory.js';
 import type { KvWish } from './choose.js';
@@ -65,7 +65,7 @@ export function latentPage(shape: LatentPageShape): LatentPage {
 const GROUP = { 2: 32, 4: 128, 8: 128 } as const;
 
 /** How latents of `dims` dims are cached, as --kv and the options beside it ask for it. Throws LPQ_USAGE. */
-export function latentsOf({ kv, granularity, group, residual }: KvWish, dims: number): KvLatents {
+export function latentsOf({ kv, granularity, group, residual, fit }: KvWish, dims: number): KvLatents {
   const refuse = (option: string, why: string, got: unknown, expected: string): never => {
     throw new LpqError('LPQ_USAGE', `${option} ${why}`, { got, expected });
   };
@@ -75,9 +75,13 @@ export function latentsOf({ kv, granularity, group, residual }: KvWish, dims: nu
     refuse('--kv-granularity channel', 'is for keys, and this model caches latents', granularity, 'token');
   if (residual !== undefined && residual !== 0)
     refuse('--kv-residual', 'is for keys and values; every latent is packed as it comes', residual, '0');
+  if (fit)
+    refuse('--kv-fit', 'is for keys and values; ends of groups of latents are not fitted', fit, 'no such option');
   const bits = Number(kv) as 2 | 4 | 8;
-  const chosen = group ?? Math.min(GROUP[bits], dims);
-  if ((group !== undefined && ![32, 64, 128].includes(group)) || dims % chosen !== 0)
-    refuse('--kv-group', `does not divide the model's latents of ${dims} dims`, chosen, '32, 64 or 128');
+  const grouped = latentGrouped(dims);
+  const fits = [32, 64, 128].filter((size) => grouped % size === 0);
+  const chosen = group ?? Math.max(...fits.filter((size) => size <= GROUP[bits]));
+  if (!fits.includes(chosen))
+    refuse('--kv-group', `does not divide the model's latents of ${dims} dims`, chosen, fits.join(' or '));
   return { bits, group: chosen };
 }

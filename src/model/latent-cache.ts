@@ -1,5 +1,6 @@
-import type { KvLatents } from '../../formats/kv/latent.js';
+import { type KvLatents, latentGrouped } from '../../formats/kv/latent.js';
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
+import { cropHeads, padHeads } from '../../native/kv-heads.js';
 import { ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
 
@@ -8,10 +9,11 @@ import { LpqError } from '../core/error.js';
  * place. On the CPU.
  */
 export function throughLatents(rt: NativeRuntime, { bits, group }: KvLatents, c: Tensor): void {
-  const [tokens, dims] = c.shape as [number, number];
+  const [tokens, own] = c.shape as [number, number];
   if (tokens === 0) return;
+  const dims = latentGrouped(own);
   if (dims % group !== 0)
-    throw new LpqError('LPQ_USAGE', `groups of ${group} do not divide latents of ${dims} dims`, {
+    throw new LpqError('LPQ_USAGE', `groups of ${group} do not divide latents of ${own} dims`, {
       got: group,
       hint: 'Choose --kv-group for this model.',
     });
@@ -20,11 +22,14 @@ export function throughLatents(rt: NativeRuntime, { bits, group }: KvLatents, c:
     scales: rt.allocate('f16', [tokens, dims / group]),
     zeros: rt.allocate('f16', [tokens, dims / group]),
   };
-  ops.kvQuantize(rt, c, parts, { bits, groupTokens: 1, groupDims: group });
-  ops.kvDequantize(rt, parts, c, { groupTokens: 1, groupDims: group });
+  const heads = { headDim: own, dims };
+  const stored = padHeads(rt, c, heads);
+  ops.kvQuantize(rt, stored, parts, { bits, groupTokens: 1, groupDims: group });
+  ops.kvDequantize(rt, parts, stored, { groupTokens: 1, groupDims: group });
+  if (dims !== own) cropHeads(rt, stored, c, heads);
   // Kernels read halves.
   throughF16(rt, c);
-  for (const part of Object.values(parts)) part.dispose();
+  for (const part of [stored, ...Object.values(parts)]) part.dispose();
 }
 
 /** Enqueues x, f32, as f16 holds it, in place. */

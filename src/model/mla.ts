@@ -1,5 +1,7 @@
+import { latentStored } from '../../formats/kv/latent.js';
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
+import { attendLatents } from './absorbed.js';
 import { outputStage } from './attention.js';
 import { branchInput, branchTensors } from './branch.js';
 import {
@@ -90,15 +92,21 @@ function headsStage(plan: MlaPlan, ropes: RopeCache): Stage {
         ops.rope(rt, x, cos, sin, positions, { heads: count, headDim: plan.rotary, rotary: plan.rotary, style });
       };
       const q = queries(rt, plan, weights, given, rotate);
-      const { k, v } = keysAndValues(rt, plan, weights, kv, rotate);
       const attention = rt.allocate(rt.activationDtype, [state.batch.tokens, heads * value]);
-      const params = { heads, kvHeads: heads, headDim, valueDim: value, scale: plan.scale };
-      const columns = (of: Tensor) => ({ of, first: 0 });
-      const tensors = { q: columns(q), k: columns(k), v: columns(v), y: attention };
-      if (state.attend) state.attend({ ...tensors, ...(selection && { selected: selection }) }, params, undefined);
-      else if (selection) attendSelected(rt, { q, k, v, y: attention }, selection, state.batch, params);
-      else ops.attention(rt, q, k, v, state.batch.starts, attention, params);
-      for (const tensor of [given, q, kv, k, v, ...Object.values(index)]) tensor.dispose();
+      const key = { c: keyInput(rt, plan, weights, kv), turned: turnedKey(rt, plan, kv, rotate) };
+      const kept = state.latents?.(latentStored(plan.latent, plan.rotary));
+      if (!attendLatents(rt, weights, plan, { q, ...key, y: attention }, state, kept)) {
+        const { k, v } = keysAndValues(rt, plan, weights, key, state);
+        const params = { heads, kvHeads: heads, headDim, valueDim: value, scale: plan.scale };
+        const columns = (of: Tensor) => ({ of, first: 0 });
+        const tensors = { q: columns(q), k: columns(k), v: columns(v), y: attention };
+        if (state.attend && !kept)
+          state.attend({ ...tensors, ...(selection && { selected: selection }) }, params, undefined);
+        else if (selection) attendSelected(rt, { q, k, v, y: attention }, selection, state.batch, params);
+        else ops.attention(rt, q, k, v, state.batch.starts, attention, params);
+        for (const tensor of [k, v]) tensor.dispose();
+      }
+      for (const tensor of [given, q, kv, ...Object.values(key), ...Object.values(index)]) tensor.dispose();
       const next = plan.indexer ? handOn(plan.indexer, selection, state) : state;
       return { ...next, aux: { attention } };
     },
@@ -157,26 +165,38 @@ function keyInput(rt: NativeRuntime, plan: MlaPlan, weights: BlockWeights, kv: T
   return normed;
 }
 
-/** Keys [T, heads * headDim] and values [T, heads * value] of all heads. */
-function keysAndValues(rt: NativeRuntime, plan: MlaPlan, weights: BlockWeights, kv: Tensor, rotate: Rotate) {
-  const { heads, latent, plain, rotary, value } = plan;
+/** The rotary key of all heads, f32 [T, rotary], turned. */
+function turnedKey(rt: NativeRuntime, { latent, rotary }: MlaPlan, kv: Tensor, rotate: Rotate): Tensor {
+  const turned = rt.allocate('f32', [kv.shape[0] as number, rotary]);
+  const part = { heads: 1, width: rotary, fromDim: latent + rotary, from: latent, toDim: rotary, to: 0 };
+  ops.copyHeads(rt, kv, turned, part);
+  rotate(turned, 1);
+  return turned;
+}
+
+/** Keys [T, heads * headDim] and values [T, heads * value] of all heads; changes what they are made of where a cache is simulated. */
+function keysAndValues(
+  rt: NativeRuntime,
+  plan: MlaPlan,
+  weights: BlockWeights,
+  { c, turned }: { readonly c: Tensor; readonly turned: Tensor },
+  state: BlockState,
+) {
+  const { heads, plain, rotary, value } = plan;
   const headDim = plain + rotary;
-  const tokens = kv.shape[0] as number;
-  const x = keyInput(rt, plan, weights, kv);
-  if (weights.latents) throughLatents(rt, weights.latents, x);
-  const both = applyLinear(rt, weights, plan.kvB, x);
+  const tokens = c.shape[0] as number;
+  if (weights.latents && !state.attend) {
+    throughLatents(rt, weights.latents, c);
+    throughF16(rt, turned);
+  }
+  const both = applyLinear(rt, weights, plan.kvB, c);
   const k = rt.allocate('f32', [tokens, heads * headDim]);
   const v = rt.allocate('f32', [tokens, heads * value]);
-  const turning = rt.allocate('f32', [tokens, rotary]);
   const fromDim = plain + value;
   ops.copyHeads(rt, both, k, { heads, width: plain, fromDim, from: 0, toDim: headDim, to: 0 });
   ops.copyHeads(rt, both, v, { heads, width: value, fromDim, from: plain, toDim: value, to: 0 });
-  const part = { heads: 1, width: rotary, fromDim: latent + rotary, from: latent, toDim: rotary, to: 0 };
-  ops.copyHeads(rt, kv, turning, part);
-  rotate(turning, 1);
-  if (weights.latents) throughF16(rt, turning);
   const all = { heads, width: rotary, fromDim: rotary, from: 0, toDim: headDim, to: plain, shared: true };
-  ops.copyHeads(rt, turning, k, all);
-  for (const tensor of [x, both, turning]) tensor.dispose();
+  ops.copyHeads(rt, turned, k, all);
+  both.dispose();
   return { k, v };
 }

@@ -74,6 +74,16 @@ export interface AttentionTensors {
  */
 export type CachedAttention = (t: AttentionTensors, p: AttentionParams, sinks: Tensor | undefined) => void;
 
+/** Latent attention of a block whose earlier tokens are kept as latents (docs/kv-cache.md). */
+export interface KeptLatents {
+  /** Whether the batch is whole prompts: its tokens read each other as they are, and nothing else. */
+  readonly prompts: boolean;
+  /** Enqueues keeping c f16 [T, latent] and rotary f16 [T, rotary], dims as a page holds them. */
+  keep(c: Tensor, rotary: Tensor): void;
+  /** Enqueues y f32 [T, heads*latent] = attention of q f16 [T, heads*(latent + rotary)] over all tokens so far, those of the batch too. */
+  attend(q: Tensor, y: Tensor, p: { heads: number; scale: number }): void;
+}
+
 /** State between stages: the residual stream h f32 [T,C], and what a stage hands to the next one only. */
 export interface BlockState {
   readonly batch: Batch;
@@ -87,6 +97,8 @@ export interface BlockState {
   readonly carried?: Readonly<Record<string, Tensor>>;
   /** Where the batch holds only the newest tokens of its sequences. */
   readonly attend?: CachedAttention;
+  /** There too, of a cache of latents: that of this block, for dims as a page holds them. */
+  readonly latents?: (stored: { readonly latent: number; readonly rotary: number }) => KeptLatents | undefined;
   /** There too: what a recurrence of this block goes on from, its state f32 [slots, ...shape] kept under `name`. */
   readonly recall?: (name: string, shape: readonly number[]) => Past;
   /** There too: rows f32 [slots, R, width] of this block kept under `name`, one for `rate` (1) tokens, with room for the batch's. */
@@ -104,7 +116,8 @@ export interface BlockState {
  * linears read instead of their input, by NAME, while their weights are entries in floats. `joined`: what is multiplied instead of a
  * linear of this NAME and its siblings, whose weights then are no entries (siblings.ts). `banded`: weights in the order in which
  * products of few rows read them, by NAME.weight (banded.ts). `stacked`: what is multiplied instead of the experts' linears of a stage, by
- * the stage's id (stacked-experts.ts).
+ * the stage's id (stacked-experts.ts). `expanded`: weights of packed linears in floats, by NAME.weight, where they are multiplied head by
+ * head (absorbed.ts).
  */
 export type BlockWeights = Map<string, Tensor> & {
   packed?: Map<string, PackedWeight>;
@@ -113,6 +126,7 @@ export type BlockWeights = Map<string, Tensor> & {
   joined?: Map<string, JoinedLinear>;
   banded?: Map<string, Tensor>;
   stacked?: Map<string, StackedExperts>;
+  expanded?: Map<string, Tensor>;
   kv?: KvForm;
   latents?: KvLatents;
 };

@@ -90,6 +90,7 @@ export function disposeWeights(weights: BlockWeights): void {
   for (const packed of weights.packed?.values() ?? []) disposePacked(packed);
   for (const mixed of weights.mixed?.values() ?? []) disposeMixed(mixed);
   for (const banded of weights.banded?.values() ?? []) banded.dispose();
+  for (const expanded of weights.expanded?.values() ?? []) expanded.dispose();
   for (const stacked of weights.stacked?.values() ?? []) disposeStacked(stacked);
   weights.clear();
   weights.packed?.clear();
@@ -97,6 +98,7 @@ export function disposeWeights(weights: BlockWeights): void {
   weights.joined?.clear();
   weights.banded?.clear();
   weights.stacked?.clear();
+  weights.expanded?.clear();
   weights.activations?.clear();
 }
 

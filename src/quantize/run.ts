@@ -8,6 +8,7 @@ import { directoryOrigin } from '../../formats/directory/origin.js';
 import { OutputDirectory } from '../../formats/directory/output-directory.js';
 import type { PartialMode } from '../../formats/directory/partial.js';
 import { SETTINGS_FILES } from '../../formats/foreign/settings.js';
+import type { StoredLatents } from '../../formats/kv/schema.js';
 import { readConfigText } from '../../formats/safetensors/checkpoint.js';
 import type { ShardManifest } from '../../formats/shards/schema.js';
 import { SHARD_FILE, type Shard } from '../../formats/shards/shard.js';
@@ -55,8 +56,8 @@ export interface QuantizeRequest {
   readonly rewrite?: TensorRewrite;
   /** What linears read instead of their input, by name; their weights are solved for it, and the checkpoint records it. */
   readonly activations?: ReadonlyMap<string, ActivationForm>;
-  /** How the cache of keys and values is quantized: recorded, and no part of what weights are solved for. */
-  readonly kv?: KvForm;
+  /** How the cache of keys and values, or of latents, is quantized: recorded, and no part of what weights are solved for. */
+  readonly kv?: KvForm | StoredLatents;
   /** Largest magnitudes of linears' inputs, and of keys and values, to record for static scales. */
   readonly ranges?: Ranges;
   /** Also quantize lm_head, where it is not tied to the embedding. */

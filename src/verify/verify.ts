@@ -13,11 +13,10 @@ import { compareCarried, compareManifests, otherCheckpoint } from './against.js'
 import { checkBeside, checkConfig } from './config.js';
 import { checkFiles, checkSeal, checkTensorNames, compareFiles } from './files.js';
 import { isGguf, verifyGguf } from './gguf.js';
-import { verifyCache } from './kv.js';
-import type { CacheMaker } from './kv-case.js';
 import { checkKvScales } from './kv-scales.js';
 import { modelLinears } from './linears.js';
 import { type ModuleContext, verifyModule } from './module.js';
+import { type CacheMakers, verifyPacked } from './packed-cache.js';
 import { CHECKS, type ModuleReport, Recorder, type VerifyReport } from './report.js';
 import { ArtifactShapes } from './shapes.js';
 import { quantizesActivations, verifiedTarget } from './targets/index.js';
@@ -38,7 +37,7 @@ export interface VerifyOptions {
   /** A device whose kernels multiply the packed bytes themselves; default: none. */
   readonly kernel?: NativeRuntime | undefined;
   /** lpq's packed caches, the reference's and the kernels', examined where lpq.json has a scheme; default: not examined. */
-  readonly cache?: { readonly reference: CacheMaker; readonly kernel: CacheMaker } | undefined;
+  readonly cache?: CacheMakers | undefined;
   /** Compares what the whole model computes, under the check end-to-end; what it returns goes into the report. Default: not asked for. */
   readonly endToEnd?: ((recorder: Recorder) => Promise<object>) | undefined;
   /** For the emulator's activations and sampled columns. Default 0. */
@@ -99,11 +98,7 @@ export async function verifyArtifact(options: VerifyOptions): Promise<VerifyRepo
     else if (!manifest.kv) recorder.detail('kv', 'lpq.json has no KV cache scheme');
     else if (!('form' in manifest.kv)) recorder.detail('kv', 'it is simulated (docs/fmpq.md), not packed');
     else if (!options.cache) recorder.detail('kv', 'not requested');
-    else {
-      const caches = [{ maker: options.cache.reference, device: runtime }];
-      if (kernel) caches.push({ maker: options.cache.kernel, device: kernel });
-      await verifyCache({ runtime, recorder, caches, seed }, manifest.kv, shapes);
-    }
+    else await verifyPacked({ runtime, kernel, recorder, seed }, options.cache, manifest.kv, shapes);
     const modules: ModuleReport[] = [];
     const names = Object.keys(manifest.modules);
     for (const name of names) {

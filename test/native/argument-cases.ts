@@ -56,6 +56,9 @@ export const argumentCases: readonly ArgumentCase[] = [
   row('place_columns', 'x: f32 4,2', 'y: f32 4,6', { first: 1 }, 'x'),
   row('transpose', 'x: f32 4,6', 'y: f32 6,4', {}, 'x'),
   row('copy_heads', 'x: f32 4,6', 'y: f32 4,8', { heads: 2, width: 2, fromDim: 3, from: 1, toDim: 4, to: 0 }, 'x'),
+  row('head_linear', 'x: f32 4,6; weight: f32 8,5', 'y: f32 4,8', {
+    ...{ heads: 2, n: 2, k: 2, first: 1, fromDim: 3, from: 1, toDim: 4, to: 0 },
+  }),
   row('route_top_k', 'logits: f32 4,6; bias: f32 6', 'indices: i32 4,2; weights: f32 4,2', { k: 2, normalize: 1 }),
   row('group_by_expert', 'indices: i32 4,2', 'rows: i32 8; offsets: i32 4', { experts: 3 }),
   row(

@@ -11,7 +11,22 @@
 from ._library import Error, version
 from .artifact import Artifact, Module
 from .kv import KvCache
+from .latents import LatentCache
 from .modules import Embedding, Linear
 from .ops import operations, pack_codes, pack_module, pack_share, reserve
 
-__all__ = ["Artifact", "Embedding", "Error", "KvCache", "Linear", "Module", "operations", "pack_codes", "pack_module", "pack_share", "reserve", "version"]
+__all__ = [
+    "Artifact",
+    "Embedding",
+    "Error",
+    "KvCache",
+    "LatentCache",
+    "Linear",
+    "Module",
+    "operations",
+    "pack_codes",
+    "pack_module",
+    "pack_share",
+    "reserve",
+    "version",
+]

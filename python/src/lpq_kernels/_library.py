@@ -179,6 +179,45 @@ class KvBatch(ctypes.Structure):
     ]
 
 
+class LatentDesc(ctypes.Structure):
+    """lpq_latent_desc."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("bits", c_int),
+        ("group", c_int),
+        ("latent", c_int),
+        ("rotary", c_int),
+        ("heads", c_int),
+        ("page_tokens", c_int64),
+    ]
+
+
+class LatentInfo(ctypes.Structure):
+    """lpq_latent_info."""
+
+    _fields_ = [("size", c_size_t), ("unit", c_int64), ("page_bytes", c_size_t)]
+
+
+class LatentPages(ctypes.Structure):
+    """lpq_latent_pages."""
+
+    _fields_ = [("size", c_size_t), ("count", c_int64), ("data", c_void_p)]
+
+
+class LatentBatch(ctypes.Structure):
+    """lpq_latent_batch."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("sequences", c_int64),
+        ("table_pages", c_int64),
+        ("table", c_void_p),
+        ("lengths", c_void_p),
+        ("query_type", c_int),
+    ]
+
+
 _FUNCTIONS: dict[str, list[Any]] = {
     "lpq_artifact_open": [c_char_p, POINTER(c_void_p)],
     "lpq_artifact_tensor": [c_void_p, c_char_p, c_void_p],
@@ -205,6 +244,10 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "lpq_cpu_kv_pack": [c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_int],
     "lpq_cpu_kv_append": [c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_void_p, c_int],
     "lpq_cpu_kv_decode": [c_void_p, c_int64, c_void_p, c_void_p, c_int, c_double, c_void_p, c_void_p, c_int],
+    "lpq_latent_describe": [c_void_p, c_void_p],
+    "lpq_cpu_latent_pack": [c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_int],
+    "lpq_cpu_latent_append": [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_int],
+    "lpq_cpu_latent_decode": [c_void_p, c_int64, c_void_p, c_void_p, c_int, c_double, c_void_p, c_void_p, c_int],
     "lpq_cpu_rows": [c_void_p, c_size_t, c_int64, c_void_p, c_int, c_void_p, c_int],
 }
 

@@ -6,10 +6,10 @@ from ctypes import byref
 
 import torch
 
-from ._library import Error, KvBatch, KvDesc, KvInfo, KvPages, check, library, sized
+from ._caches import TYPES, argument, half, threads
+from ._library import KvBatch, KvDesc, KvInfo, KvPages, check, library, sized
 
 _FORMS = {"bitdecoding": 0, "turbomind": 1}
-_TYPES = {torch.float16: 1, torch.float32: 3}
 
 
 class KvCache:
@@ -45,12 +45,12 @@ class KvCache:
         fit: bool = False,
     ) -> None:
         if form not in _FORMS:
-            raise _argument(f"form is {form!r}, not one of {', '.join(_FORMS)}")
+            raise argument(f"form is {form!r}, not one of {', '.join(_FORMS)}")
         if sequences < 1 or tokens < 1:
-            raise _argument(f"a cache of {sequences} sequences of {tokens} tokens holds nothing")
+            raise argument(f"a cache of {sequences} sequences of {tokens} tokens holds nothing")
         whole = form == "turbomind"
         if whole and (by_token or group is not None or residual):
-            raise _argument("turbomind has one scale per token and head and no exact tail: by_token, group and residual are bitdecoding's")
+            raise argument("turbomind has one scale per token and head and no exact tail: by_token, group and residual are bitdecoding's")
         group = group if group is not None else 32 if bits == 2 else 128
         desc, info = sized(KvDesc), sized(KvInfo)
         desc.form, desc.key_bits, desc.value_bits = _FORMS[form], bits, bits if value_bits is None else value_bits
@@ -64,7 +64,7 @@ class KvCache:
         self._desc, self.block, self.page_tokens = desc, int(info.block), int(desc.page_tokens)
         self.residual = 0 if whole else self.block if residual is None else residual
         if not whole and (self.residual < 1 or self.residual % self.block):
-            raise _argument(f"residual is {self.residual}, not a multiple of the {self.block} tokens that are packed together")
+            raise argument(f"residual is {self.residual}, not a multiple of the {self.block} tokens that are packed together")
         self.heads, self.kv_heads, self.head_dim, self.tokens = heads, kv_heads, head_dim, tokens
         each = -(-tokens // self.page_tokens)
         self.table = torch.arange(sequences * each, dtype=torch.int32).view(sequences, each)
@@ -96,14 +96,14 @@ class KvCache:
         """Adds a prompt, [T, kv_heads, head_dim], to an empty sequence: packs whole residuals, and keeps the rest of T exact."""
         self._sequence(sequence)
         if self.seen[sequence] != 0:
-            raise _argument(f"sequence {sequence} holds {int(self.seen[sequence])} tokens: clear() it first")
+            raise argument(f"sequence {sequence} holds {int(self.seen[sequence])} tokens: clear() it first")
         (k, v), count = self._halves(keys, values, None), keys.shape[0]
         self._room(count, sequence)
         left = count % self.residual if self.residual else 0
         packed = count - left
         own = self.table[sequence]
         pages = self._pages()
-        arguments = packed, k.data_ptr(), v.data_ptr(), 0, own.data_ptr(), own.numel(), byref(pages), _threads()
+        arguments = packed, k.data_ptr(), v.data_ptr(), 0, own.data_ptr(), own.numel(), byref(pages), threads()
         check(library.lpq_cpu_kv_pack(byref(self._desc), *arguments))
         if left:
             self.tail_keys[sequence, :left], self.tail_values[sequence, :left] = k[packed:], v[packed:]
@@ -115,7 +115,7 @@ class KvCache:
         for sequence in range(len(self)):
             self._room(1, sequence)
         pages, batch = self._pages(), self._batch()
-        check(library.lpq_cpu_kv_append(byref(self._desc), k.data_ptr(), v.data_ptr(), self.residual, byref(pages), byref(batch), _threads()))
+        check(library.lpq_cpu_kv_append(byref(self._desc), k.data_ptr(), v.data_ptr(), self.residual, byref(pages), byref(batch), threads()))
 
     def attend(self, queries: torch.Tensor, scale: float | None = None, sinks: torch.Tensor | None = None) -> torch.Tensor:
         """softmax(q k^T scale) v for the newest Q tokens of every sequence, which the cache holds already: each sees tokens up to its own.
@@ -126,35 +126,35 @@ class KvCache:
         """
         wanted = [len(self), queries.shape[1] if queries.dim() == 4 else 1, self.heads, self.head_dim]
         if list(queries.shape) != wanted or wanted[1] == 0:
-            raise _argument(f"queries have the shape {list(queries.shape)}, not [{wanted[0]}, Q, {self.heads}, {self.head_dim}]")
-        q = _half(queries, "queries")
+            raise argument(f"queries have the shape {list(queries.shape)}, not [{wanted[0]}, Q, {self.heads}, {self.head_dim}]")
+        q = half(queries, "queries")
         y = torch.empty(wanted, dtype=torch.float16 if queries.dtype == torch.float16 else torch.float32)
         pages, batch = self._pages(), self._batch()
         if sinks is not None:
             if list(sinks.shape) != [self.heads] or not sinks.is_floating_point():
-                raise _argument(f"sinks have the shape {list(sinks.shape)}: [{self.heads}] floats are needed")
+                raise argument(f"sinks have the shape {list(sinks.shape)}: [{self.heads}] floats are needed")
             logits = sinks.detach().to(torch.float32).contiguous()
-            batch.sinks, batch.sinks_type = logits.data_ptr(), _TYPES[torch.float32]
+            batch.sinks, batch.sinks_type = logits.data_ptr(), TYPES[torch.float32]
         factor = self.head_dim**-0.5 if scale is None else scale
-        arguments = wanted[1], q.data_ptr(), y.data_ptr(), _TYPES[y.dtype], factor, byref(pages), byref(batch), _threads()
+        arguments = wanted[1], q.data_ptr(), y.data_ptr(), TYPES[y.dtype], factor, byref(pages), byref(batch), threads()
         check(library.lpq_cpu_kv_decode(byref(self._desc), *arguments))
         return y
 
     def _sequence(self, sequence: int) -> None:
         if not 0 <= sequence < len(self):
-            raise _argument(f"sequence {sequence} does not exist: the cache has {len(self)}")
+            raise argument(f"sequence {sequence} does not exist: the cache has {len(self)}")
 
     def _room(self, more: int, sequence: int) -> None:
         held = int(self.seen[sequence])
         if held + more > self.tokens:
-            raise _argument(f"sequence {sequence} holds {held} of {self.tokens} tokens, and {more} more were given")
+            raise argument(f"sequence {sequence} holds {held} of {self.tokens} tokens, and {more} more were given")
 
     def _halves(self, keys: torch.Tensor, values: torch.Tensor, first: int | None) -> tuple[torch.Tensor, torch.Tensor]:
         for name, tensor in (("keys", keys), ("values", values)):
             wanted = [keys.shape[0] if first is None and keys.dim() else first, self.kv_heads, self.head_dim]
             if list(tensor.shape) != wanted:
-                raise _argument(f"{name} have the shape {list(tensor.shape)}, not {wanted}")
-        return _half(keys, "keys"), _half(values, "values")
+                raise argument(f"{name} have the shape {list(tensor.shape)}, not {wanted}")
+        return half(keys, "keys"), half(values, "values")
 
     def _pages(self) -> KvPages:
         made = sized(KvPages)
@@ -170,21 +170,3 @@ class KvCache:
             tensor: torch.Tensor = getattr(self, name)
             setattr(made, name, tensor.data_ptr() if tensor.numel() else None)
         return made
-
-
-def _argument(sentence: str) -> Error:
-    return Error("LPQ_ERROR_ARGUMENT", sentence)
-
-
-def _half(tensor: torch.Tensor, name: str) -> torch.Tensor:
-    """f16, dense. Raises Error for numbers that f16 does not hold."""
-    if not tensor.is_floating_point() or tensor.device.type != "cpu":
-        raise _argument(f"{name} are {tensor.dtype} on {tensor.device}, not floats on the CPU")
-    half = tensor.detach().to(torch.float16).contiguous()
-    if not bool(half.isfinite().all()):
-        raise _argument(f"{name} hold NaN, infinity or numbers beyond f16")
-    return half
-
-
-def _threads() -> int:
-    return torch.get_num_threads()

@@ -1,6 +1,6 @@
 import type { NativeRuntime } from '../../../native/binding.js';
 import { openCodec } from '../../calibrate/tokenizer.js';
-import { makeCache } from '../../generate/cache.js';
+import { cacheForm, makeCache } from '../../generate/cache.js';
 import { generate, roomFor } from '../../generate/generate.js';
 import { encodePrompts } from '../../generate/prompts.js';
 import { disposeResident, loadResident } from '../../generate/resident.js';
@@ -18,7 +18,7 @@ export async function tokensPerSecond(rt: NativeRuntime, source: WeightSource, c
   const maxTokens = roomFor(prompts, undefined, contextLength(source), TOKENS);
   const model = await loadResident(rt, source, check);
   const most = (prompts[0]?.ids.length ?? 0) + maxTokens;
-  const cache = makeCache(rt, source.kv ?? 'exact', { blocks: model.graph.blocks.length, slots: 1, most });
+  const cache = makeCache(rt, cacheForm(source), { blocks: model.graph.blocks.length, slots: 1, most });
   try {
     const options = { sampling: GREEDY, maxTokens, stopTokens: new Set<number>(), stops: [] };
     const { timings } = await generate(rt, model, cache, codec, prompts, options, { onStep: check });

@@ -1,10 +1,11 @@
 import { existsSync, readFileSync } from 'node:fs';
 import path from 'node:path';
-import type { KvLatents } from '../../../formats/kv/latent.js';
+import { type KvLatents, storedLatents } from '../../../formats/kv/latent.js';
+import type { StoredLatents } from '../../../formats/kv/schema.js';
 import type { KvScheme } from '../../../formats/kv/scheme.js';
-import type { NativeRuntime } from '../../../native/binding.js';
 import { replaced } from '../../artifact/replaced.js';
 import { LpqError } from '../../core/error.js';
+import { type CacheForm, cacheForm } from '../../generate/cache.js';
 import { kvSchemeOf } from '../../kv/choose.js';
 import { latentsOf } from '../../kv/latent.js';
 import { planSource } from '../../model/graph.js';
@@ -27,7 +28,7 @@ export function checkKvFlags(flags: object): KvSettings {
 }
 
 /** The scheme that settings ask for, for this model. Throws LPQ_USAGE for latent attention and heads that groups do not divide. */
-export function kvOf(settings: KvSettings, source: WeightSource): KvScheme | undefined {
+function kvOf(settings: KvSettings, source: WeightSource): KvScheme | undefined {
   const { kv, kvGranularity: granularity, kvGroup: group, kvResidual: residual, kvFit: fit } = settings;
   if (kv === undefined) return undefined;
   const dims = planSource(source).blocks.flatMap(({ attention }, block) => {
@@ -41,8 +42,8 @@ export function kvOf(settings: KvSettings, source: WeightSource): KvScheme | und
         },
       );
     if (attention.kind === 'attention') return [attention.headDim];
-    throw new LpqError('LPQ_USAGE', `--kv is for keys and values; block ${block} caches latent vectors instead`, {
-      hint: 'Leave the option out: lpq eval --kv tells what latents in few bits cost this model.',
+    throw new LpqError('LPQ_USAGE', `--kv is for keys and values, or latents; block ${block} caches neither alone`, {
+      hint: 'Leave the option out for this model.',
     });
   });
   const [headDim] = dims;
@@ -58,10 +59,8 @@ export function kvOf(settings: KvSettings, source: WeightSource): KvScheme | und
   );
 }
 
-/** How settings ask for the latents of this model to be cached; undefined for a model of keys and values. Throws LPQ_USAGE. */
-function latentsAsked(settings: KvSettings, source: WeightSource): KvLatents | undefined {
-  const { kv, kvGranularity: granularity, kvGroup: group, kvResidual: residual } = settings;
-  if (kv === undefined) return undefined;
+/** Dims of the latent that all caching blocks of a model keep; undefined for a model of keys and values, or with an indexer. */
+function latentDims(source: WeightSource): number | undefined {
   const caching = planSource(source).blocks.flatMap(({ attention }) =>
     attention.kind === 'recurrent' || attention.kind === 'nothing' ? [] : [attention],
   );
@@ -69,23 +68,16 @@ function latentsAsked(settings: KvSettings, source: WeightSource): KvLatents | u
     attention.kind === 'mla' && !attention.indexer ? [attention.latent] : [],
   );
   // Of others kvOf() says what is wrong.
-  if (ranks.length === 0 || ranks.length < caching.length) return undefined;
-  const wish = { kv, ...(granularity && { granularity }), ...(group !== undefined && { group }) };
-  return latentsOf({ ...wish, ...(residual !== undefined && { residual }) }, ranks[0] as number);
+  return ranks.length < caching.length ? undefined : ranks[0];
 }
 
-/** Latents in few bits are simulated, when a text is read as a whole. */
-function requireSimulated(rt: NativeRuntime, generates: boolean): void {
-  if (generates)
-    throw new LpqError('LPQ_USAGE', '--kv does not pack the latent vectors that this model caches while it generates', {
-      hint: 'Leave the option out: lpq eval --kv tells what latents in few bits cost.',
-    });
-  if (rt.device !== 'cpu')
-    throw new LpqError('LPQ_DEVICE', 'a cache of latent vectors in few bits is simulated, on the CPU', {
-      got: rt.device,
-      expected: 'cpu',
-      hint: 'Use --device cpu.',
-    });
+/** How settings ask for the latents of this model to be cached; undefined for a model of keys and values. Throws LPQ_USAGE. */
+function latentsAsked(settings: KvSettings, source: WeightSource): KvLatents | undefined {
+  const { kv, kvGranularity: granularity, kvGroup: group, kvResidual: residual, kvFit: fit } = settings;
+  const dims = kv === undefined ? undefined : latentDims(source);
+  if (kv === undefined || dims === undefined) return undefined;
+  const wish = { kv, ...(granularity && { granularity }), ...(group !== undefined && { group }), ...(fit && { fit }) };
+  return latentsOf({ ...wish, ...(residual !== undefined && { residual }) }, dims);
 }
 
 /**
@@ -118,9 +110,19 @@ export async function openEvaluated(
   const { openWeights } = await import('../../artifact/open.js');
   const opened = await openWeights(dir, rt, { kernels, coded: generates });
   const source = withCache(opened, wish);
-  if (source.latents) requireSimulated(rt, generates);
-  const cache = plain ? ('f16' as const) : (source.kv ?? ('exact' as const));
+  const cache = plain ? plainCache(opened) : cacheForm(source);
   return { rt, source, cache, close: () => opened.close() };
+}
+
+/** What lpq.json records of the cache that settings ask for. Throws LPQ_USAGE. */
+export function recordedCache(settings: KvSettings, source: WeightSource): KvScheme | StoredLatents | undefined {
+  const latents = latentsAsked(settings, source);
+  return latents ? storedLatents(latents) : kvOf(settings, source);
+}
+
+/** The cache of 16 bits. */
+function plainCache(source: WeightSource): CacheForm {
+  return latentDims(source) === undefined ? 'f16' : { latents: { bits: 16, group: 128 } };
 }
 
 /** The source with the cache that was asked for instead of its own. */

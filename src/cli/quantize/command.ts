@@ -246,7 +246,7 @@ async function checkPlan(
         `${counted(modules.length, 'module')} of ${source} exist only in ${bits} bits: quantizing them again loses quality a second time (lpq pack keeps their codes)`,
         { modules },
       );
-    (await import('../options/kv.js')).kvOf(settings, checkpoint);
+    (await import('../options/kv.js')).recordedCache(settings, checkpoint);
   } finally {
     checkpoint.close();
   }

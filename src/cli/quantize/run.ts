@@ -145,7 +145,7 @@ export async function decisions(
   const more = await prepared(source, request, work, rts, run);
   const ranges = calibration ? await rangesOf(source, request, { settings, calibration }, rts, run) : {};
   const inputs = await inputsOf(source, request, settings, ranges);
-  const kv = (await import('../options/kv.js')).kvOf(settings, source);
+  const kv = (await import('../options/kv.js')).recordedCache(settings, source);
   return { ...more, ...ranges, ...inputs, ...(kv && { kv }) };
 }
 

@@ -66,7 +66,7 @@ async function verified(given: string, options: VerifyFlags, run: Run): Promise<
   const source = await sourceOf(dir, options, run);
   const against = options.against && (await modelDirectory(options.against, run));
   if (against) await requireKind(against, 'lpq-canonical');
-  const { CACHE, KERNEL_CACHE } = await import('../options/kv-cache.js');
+  const { CACHE, KERNEL_CACHE, LATENTS } = await import('../options/kv-cache.js');
   const device = openRuntime(run, { ...options, activations: activationsOf(dir, undefined) });
   const runtime = device.device === 'cpu' ? device : openRuntime(run, { ...options, device: 'cpu' });
   const { directoryKind } = await import('../../../formats/canonical/source.js');
@@ -80,7 +80,7 @@ async function verified(given: string, options: VerifyFlags, run: Run): Promise<
     source,
     importance: options.imatrix,
     seed: options.seed,
-    cache: { reference: CACHE, kernel: KERNEL_CACHE },
+    cache: { reference: CACHE, kernel: KERNEL_CACHE, latents: LATENTS },
     endToEnd: await endToEndOf(dir, against, options, { runtime, device }, run),
     runtime,
     ...(device !== runtime && { kernel: device }),

@@ -30,9 +30,9 @@ export interface FakeCuda {
   /** A folder with a library NAME made of the C text: for LPQ_CUDA_LIBS. */
   library(name: string, text: string): string;
   /**
-   * Compiles layout.cpp, cached.cpp or experts.cpp with the simulator, for FAKE_CUDA_KERNELS. A sentence why not where there is no C++ compiler.
+   * Compiles layout.cpp, cached.cpp, experts.cpp or latent.cpp with the simulator, for FAKE_CUDA_KERNELS. A sentence why not where there is no C++ compiler.
    */
-  simulated(kernels: 'layout' | 'cached' | 'experts'): { readonly file: string } | string;
+  simulated(kernels: 'layout' | 'cached' | 'experts' | 'latent'): { readonly file: string } | string;
   remove(): void;
 }
 

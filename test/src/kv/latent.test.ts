@@ -29,7 +29,7 @@ test('what --kv and the options beside it ask of latents', () => {
   assert.deepEqual(latentsOf({ kv: '4' }, 512), { bits: 4, group: 128 });
   assert.deepEqual(latentsOf({ kv: '2' }, 512), { bits: 2, group: 32 });
   assert.deepEqual(latentsOf({ kv: '8', group: 64, granularity: 'token', residual: 0 }, 256), { bits: 8, group: 64 });
-  assert.deepEqual(latentsOf({ kv: '8' }, 24), { bits: 8, group: 24 });
+  assert.deepEqual(latentsOf({ kv: '8' }, 24), { bits: 8, group: 32 });
   const refused: [KvWish, number, RegExp][] = [
     [{ kv: 'k8v4' }, 512, /--kv k8v4.*both key and value/],
     [{ kv: '4', granularity: 'channel' }, 512, /--kv-granularity channel/],

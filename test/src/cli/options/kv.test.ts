@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { copyFileSync, existsSync, readFileSync } from 'node:fs';
+import { copyFileSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
 import { ARCHITECTURES } from '../../model/fixtures.js';
@@ -25,18 +25,16 @@ for (const [args, names] of [
     assert.equal(existsSync(path.join(root, 'never')), false);
   });
 
-test('a cache of latent vectors is none of keys and values', async () => {
-  const ran = await lpq([
-    'quantize',
-    path.join(ARCHITECTURES, 'deepseek_v3'),
-    ...base.slice(2),
-    '--group-size',
-    'channel',
-    '--kv',
-    '4',
-  ]);
-  assert.equal(ran.code, 2, ran.stderr);
-  assert.match(ran.stderr, /--kv.*block 0 caches latent vectors/);
+test('--kv is refused where blocks keep neither keys and values nor latents alone', async () => {
+  for (const [name, names] of [
+    ['deepseek_v32', /--kv.*an indexer chooses keys in block 0/],
+    ['deepseek_v4', /--kv.*block 0 caches neither alone/],
+  ] as const) {
+    const source = path.join(ARCHITECTURES, name);
+    const ran = await lpq(['quantize', source, ...base.slice(2), '--group-size', 'channel', '--kv', '4']);
+    assert.equal(ran.code, 2, ran.stderr);
+    assert.match(ran.stderr, names);
+  }
 });
 
 test('latents in few bits: what cannot be asked of them', async (t) => {
@@ -50,11 +48,67 @@ test('latents in few bits: what cannot be asked of them', async (t) => {
     [[...evaluated, '--kv', '4', '--kv-granularity', 'channel'], 2, /--kv-granularity channel/],
     [[...evaluated, '--kv', '4', '--kv-residual', '64'], 2, /--kv-residual/],
     [[...evaluated, '--kv', '4', '--kv-group', '64'], 2, /--kv-group.*latents of 32 dims/],
-    [['generate', dir, '--prompt', 'a', '--kv', '4'], 2, /--kv does not pack the latent vectors/],
+    [[...evaluated, '--kv', '4', '--kv-fit'], 2, /--kv-fit/],
+    [['generate', dir, '--prompt', '!', '--kv', 'k8v4'], 2, /--kv k8v4.*both key and value/],
+    [['generate', dir, '--prompt', '!', '--kv', '4', '--kv-group', '64'], 2, /--kv-group.*latents of 32 dims/],
   ] as const) {
     const refused = await lpq([...args]);
     assert.equal(refused.code, code, refused.stderr);
     assert.match(refused.stderr, names);
+  }
+});
+
+test('a model writes over its latents in few bits: in floats, as codes and by packed kernels', async (t) => {
+  const dir = scratch(t);
+  const [source, quantized, packed] = ['model', 'quantized', 'packed'].map((name) => path.join(dir, name)) as [
+    string,
+    string,
+    string,
+  ];
+  mkdirSync(source);
+  for (const file of ['config.json', 'model.safetensors'])
+    copyFileSync(path.join(ARCHITECTURES, 'deepseek_v3', file), path.join(source, file));
+  copyFileSync(path.join(model, 'tokenizer.json'), path.join(source, 'tokenizer.json'));
+  const written = async (from: string, ...options: string[]) => {
+    const ran = await lpq(['generate', from, '--prompt', '"!#', '--max-tokens', '8', '--json', ...options]);
+    assert.equal(ran.code, 0, ran.stderr);
+    const { cache, sequences } = events(ran).at(-1) as unknown as {
+      cache: { form: string; bytes: number };
+      sequences: { ids: number[] }[];
+    };
+    return { ...cache, ids: sequences[0]?.ids };
+  };
+  const made = await lpq(['quantize', source, '-o', quantized, ...base.slice(4), '--group-size', '32', '--kv', '8']);
+  assert.equal(made.code, 0, made.stderr);
+  assert.equal((await lpq(['pack', quantized, '-o', packed, '--target', 'tilus'])).code, 0);
+  for (const dir of [quantized, packed]) {
+    const { kv } = JSON.parse(readFileSync(path.join(dir, 'lpq.json'), 'utf8'));
+    assert.deepEqual(kv, { form: 'latent', bits: 8, group: 32 });
+    // Without --kv the cache is that of lpq.json.
+    assert.equal((await written(dir)).form, 'latents of 8 bits in groups of 32');
+  }
+  const verified = await lpq(['verify', packed, '--against', quantized, '--json']);
+  assert.equal(verified.code, 0, verified.stderr);
+  assert.match(verified.stdout, /latents of 8 bits in groups of 32 dims/);
+  const text = path.join(dir, 'text.txt');
+  writeFileSync(text, '#$%'.repeat(20));
+  const perplexity = async (...options: string[]): Promise<number> => {
+    const ran = await lpq(['eval', packed, '--text', text, '--ctx', '16', '--json', ...options]);
+    assert.equal(ran.code, 0, ran.stderr);
+    return (events(ran).at(-1) as unknown as { ppl: number }).ppl;
+  };
+  assert.ok((await perplexity()) > 1);
+  assert.equal(await perplexity(), await perplexity('--kv', '8'));
+  assert.notEqual(await perplexity(), await perplexity('--kv', '2'));
+  for (const [from, ...options] of [[source], [quantized], [packed, '--kernels']] as const) {
+    const exact = from === source ? await written(from) : { ids: undefined };
+    const half = await written(from, '--kv', '16', ...options);
+    const eight = await written(from, '--kv', '8', ...options);
+    assert.deepEqual(eight.ids, half.ids);
+    if (from === source) assert.deepEqual(half.ids, exact.ids);
+    // A page of 64 tokens of 64 + 16 dims a block.
+    assert.deepEqual([half.form, half.bytes], ['latents of f16', 2 * 64 * 160]);
+    assert.deepEqual([eight.form, eight.bytes], ['latents of 8 bits in groups of 32', 2 * 64 * (64 + 8 + 32)]);
   }
 });
 
