@@ -1,7 +1,7 @@
 import { existsSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import type { KvLatents } from '../../../formats/kv/latent.js';
-import type { KvScheme } from '../../../formats/kv/scheme.js';
+import { type KvModelScheme, kvTokenSize, printKvScheme } from '../../../formats/kv/scheme.js';
 import type { NativeRuntime } from '../../../native/binding.js';
 import { replaced } from '../../artifact/replaced.js';
 import { LpqError } from '../../core/error.js';
@@ -12,9 +12,10 @@ import type { KvForm, WeightSource } from '../../model/source.js';
 import { checkFlags, type KvSettings, requireKv } from '../quantize/settings.js';
 import { type ComputeOptions, openRuntime, type Run } from '../run.js';
 import { activationsOf } from './activations.js';
+import { kvLayersOf, parseKvLayers, requireKvLayers } from './kv-layers.js';
 import { checkProducts } from './products.js';
 
-const FLAGS = ['kv', 'kvGranularity', 'kvGroup', 'kvResidual', 'kvFit'] as const;
+const FLAGS = ['kv', 'kvGranularity', 'kvGroup', 'kvResidual', 'kvLayers', 'kvFit'] as const;
 
 /** The options about the cache among a command's, checked. Throws LPQ_USAGE. */
 export function checkKvFlags(flags: object): KvSettings {
@@ -26,10 +27,11 @@ export function checkKvFlags(flags: object): KvSettings {
   return settings;
 }
 
-/** The scheme that settings ask for, for this model. Throws LPQ_USAGE for latent attention and heads that groups do not divide. */
-export function kvOf(settings: KvSettings, source: WeightSource): KvScheme | undefined {
+/** The scheme that settings ask for, for this model. Throws LPQ_USAGE for latent attention, heads that groups do not divide, layers that it lacks. */
+export function kvOf(settings: KvSettings, source: WeightSource): KvModelScheme | undefined {
   const { kv, kvGranularity: granularity, kvGroup: group, kvResidual: residual, kvFit: fit } = settings;
   if (kv === undefined) return undefined;
+  const layers = settings.kvLayers === undefined ? undefined : parseKvLayers(settings.kvLayers);
   const dims = planSource(source).blocks.flatMap(({ attention }, block) => {
     if (attention.kind === 'recurrent' || attention.kind === 'nothing') return [];
     if ('indexer' in attention)
@@ -46,21 +48,31 @@ export function kvOf(settings: KvSettings, source: WeightSource): KvScheme | und
     });
   });
   const [headDim] = dims;
-  return kvSchemeOf(
+  const scheme = kvSchemeOf(
     {
       kv,
       ...(granularity && { granularity }),
       ...(group !== undefined && { group }),
       ...(residual !== undefined && { residual }),
       ...(fit && { fit }),
+      ...(layers && { layers }),
     },
     headDim as number,
   );
+  requireKvLayers(scheme, source);
+  return scheme;
 }
 
 /** How settings ask for the latents of this model to be cached; undefined for a model of keys and values. Throws LPQ_USAGE. */
 function latentsAsked(settings: KvSettings, source: WeightSource): KvLatents | undefined {
-  const { kv, kvGranularity: granularity, kvGroup: group, kvResidual: residual } = settings;
+  const {
+    kv,
+    kvGranularity: granularity,
+    kvGroup: group,
+    kvResidual: residual,
+    kvLayers: layers,
+    kvFit: fit,
+  } = settings;
   if (kv === undefined) return undefined;
   const caching = planSource(source).blocks.flatMap(({ attention }) =>
     attention.kind === 'recurrent' || attention.kind === 'nothing' ? [] : [attention],
@@ -71,7 +83,8 @@ function latentsAsked(settings: KvSettings, source: WeightSource): KvLatents | u
   // Of others kvOf() says what is wrong.
   if (ranks.length === 0 || ranks.length < caching.length) return undefined;
   const wish = { kv, ...(granularity && { granularity }), ...(group !== undefined && { group }) };
-  return latentsOf({ ...wish, ...(residual !== undefined && { residual }) }, ranks[0] as number);
+  const more = { ...(layers !== undefined && { layers: parseKvLayers(layers) }), ...(fit && { fit }) };
+  return latentsOf({ ...wish, ...more, ...(residual !== undefined && { residual }) }, ranks[0] as number);
 }
 
 /** Latents in few bits are simulated, when a text is read as a whole. */
@@ -121,6 +134,18 @@ export async function openEvaluated(
   if (source.latents) requireSimulated(rt, generates);
   const cache = plain ? ('f16' as const) : (source.kv ?? ('exact' as const));
   return { rt, source, cache, close: () => opened.close() };
+}
+
+/** What the packed cache of a source takes, for results and in words; undefined where it has none. */
+export function cacheSize(source: WeightSource) {
+  const { kv } = source;
+  if (!kv || !('form' in kv)) return undefined;
+  const { bytes, bits } = kvTokenSize(kv, kvLayersOf(source));
+  const scheme = printKvScheme(kv);
+  return {
+    cache: { scheme, bytesPerToken: bytes, bitsPerNumber: bits },
+    told: `cache ${scheme}: ${bytes} bytes a token, ${Number(bits.toFixed(2))} bits a number\n`,
+  };
 }
 
 /** The source with the cache that was asked for instead of its own. */
