@@ -1,5 +1,5 @@
 import { KV_FORMS } from '../../formats/kv/forms.js';
-import { kvKernelForm, kvPageBytes, kvPages, packingObstacle } from '../../formats/kv/kernels.js';
+import { kvKernelForm, kvPageBytes, kvPages } from '../../formats/kv/kernels.js';
 import { type KvModelScheme, kvSchemeAt, kvSchemesOf } from '../../formats/kv/scheme.js';
 import { type NativeRuntime, type Tensor, uploadTyped } from '../../native/binding.js';
 import type { CacheStep } from '../../native/cache-ops.js';
@@ -21,7 +21,6 @@ export function isPackedOnDevice(model: KvModelScheme): boolean {
   return kvSchemesOf(model).every((scheme) => {
     const { form, keys, values } = scheme;
     return (
-      packingObstacle(scheme) === undefined &&
       KV_FORMS[form].tail &&
       (keys.bits === values.bits || (keys.bits === 8 && values.bits === 4)) &&
       keys.granularity === 'channel' &&

@@ -179,7 +179,7 @@ export const KV_FIELDS: readonly MethodOption[] = [
   {
     field: 'kvFit',
     flags: '--kv-fit',
-    help: 'fit the scale and zero of each group to its numbers as they are packed (on the CPU)',
+    help: 'fit the scale and zero of each group to its numbers as they are packed',
     takes: 'switch',
   },
 ];
