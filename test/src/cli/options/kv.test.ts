@@ -109,6 +109,11 @@ test('bits by layer go from the command line to the artifact, its evaluation, wh
   // Two heads of 64 keys and values, and a scale and zero of 4 bytes for each: layers of 4, 8, 6 and 6 bits.
   assert.equal(own.cache.bytesPerToken, (2 * (2 * 64 * (4 + 8 + 6 + 6))) / 8 + 4 * 2 * 2 * 4);
   assert.equal(own.cache.bitsPerNumber, 6 + 0.5);
+  const beside = await lpq(['eval', packed, '--text', text, '--ctx', '128', '--source', model]);
+  assert.match(
+    beside.stdout,
+    /^cache KV8, KV4 in layer 0, K8V4 in layers 2 and 3 .*: 832 bytes a token, 6\.5 bits a number$/m,
+  );
   const alike = await evaluated(output, '--kv', '8', '--kv-granularity', 'token', '--kv-layers', '0-3=4');
   assert.equal(alike.nll, (await evaluated(output, '--kv', '4', '--kv-granularity', 'token')).nll);
   assert.notEqual(alike.nll, own.nll);
