@@ -111,6 +111,6 @@ export interface KvForm {
   pageTokens: number;
   /** Heads outside tokens. */
   outer?: boolean;
-  /** Ends of groups are fitted as they are packed: on the CPU alone. */
+  /** Ends of groups are fitted as they are packed. */
   fit?: boolean;
 }

@@ -9,7 +9,7 @@ import {
   sha256Schema,
   zerosSchema,
 } from '../canonical/schema.js';
-import { kvLatentsSchema, kvSchemeSchema } from '../kv/schema.js';
+import { kvLatentsSchema, kvModelSchemeSchema } from '../kv/schema.js';
 
 /**
  * `lpq.json` of a packed directory (format lpq-artifact). `canonical` of a module are the hashes of what was packed, in
@@ -70,7 +70,7 @@ export const artifactSchema = z.strictObject({
   /** Every other file of the directory but this one and the shards -> sha256. */
   files: z.record(z.string(), sha256Schema),
   /** How the cache of keys and values is packed (formats/kv), where the quantized checkpoint says so; for comet, how it is simulated. */
-  kv: z.union([kvChannelsSchema, kvSchemeSchema, kvLatentsSchema]).optional(),
+  kv: z.union([kvChannelsSchema, kvModelSchemeSchema, kvLatentsSchema]).optional(),
   /** Scales of a cache in FP8: the largest magnitudes that they come from, and the tensors -> their hashes. */
   kvScales: z.strictObject({ most: kvMostSchema, tensors: z.record(z.string(), sha256Schema) }).optional(),
   /** Ranks of expert parallelism: no file holds experts of two ranks, or an expert and a tensor of all ranks (expert-ranks.ts). */

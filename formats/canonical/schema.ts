@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { INPUT_TYPE_NAMES } from '../../src/core/input-type.js';
-import { kvLatentsSchema, kvSchemeSchema } from '../kv/schema.js';
+import { kvLatentsSchema, kvModelSchemeSchema } from '../kv/schema.js';
 
 /**
  * `lpq.json` of a quantized checkpoint (format lpq-canonical). A module's tensors lie in the checkpoint's safetensors
@@ -163,7 +163,7 @@ export const canonicalSchema = z.strictObject({
   /** Tensors carried through unchanged -> their hashes: name, dtype, shape and bytes. */
   carried: z.record(z.string(), sha256Schema),
   /** The cache of keys and values: simulated (W4Ax), or packed (formats/kv); or of latents. */
-  kv: z.union([kvChannelsSchema, kvSchemeSchema, kvLatentsSchema]).optional(),
+  kv: z.union([kvChannelsSchema, kvModelSchemeSchema, kvLatentsSchema]).optional(),
   /** The largest magnitudes for scales of a cache in FP8. */
   kvMost: kvMostSchema.optional(),
   provenance: provenanceSchema,

@@ -11,10 +11,6 @@ export interface KvKernelShape {
   readonly outer?: boolean;
 }
 
-/** Why no device packs a scheme, whose pages it could read; undefined where it does. */
-export const packingObstacle = ({ fit }: KvScheme): string | undefined =>
-  fit ? 'no kernel fits the ends of groups as it packs' : undefined;
-
 /** A scheme as ops.kvPack, kvAppend and kvDecode take it; a sentence why they do not. */
 export function kvKernelForm({ form, keys, values, fit }: KvScheme, shape: KvKernelShape): KvForm | string {
   const { headDim } = shape;

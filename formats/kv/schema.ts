@@ -3,9 +3,7 @@ import { MOST_RESIDUAL } from './scheme.js';
 
 const bits = z.union([z.literal(2), z.literal(4), z.literal(8)]);
 
-/**
- * How a cache of keys and values is stored (formats/kv/spec.md). Codes are asymmetric, a scale and a zero of f16 a group.
- */
+/** How the keys and values of one layer are stored (formats/kv/spec.md). Codes are asymmetric, a scale and a zero of f16 a group. */
 export const kvSchemeSchema = z.strictObject({
   form: z.enum(['bitdecoding', 'turbomind']),
   keys: z.strictObject({
@@ -30,3 +28,9 @@ export const kvLatentsSchema = z.strictObject({
   group: z.union([z.literal(32), z.literal(64), z.literal(128)]),
 });
 export type StoredLatents = z.infer<typeof kvLatentsSchema>;
+
+/** How the keys and values of a model are stored: `layers`, by index, have other bits, and all else alike. */
+export const kvModelSchemeSchema = kvSchemeSchema.extend({
+  layers: z.record(z.string().regex(/^(0|[1-9]\d{0,4})$/), z.strictObject({ keys: bits, values: bits })).optional(),
+});
+export type KvModelScheme = z.infer<typeof kvModelSchemeSchema>;

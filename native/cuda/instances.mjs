@@ -279,6 +279,18 @@ const attention = [
     calls: [call('LPQ_LATENT_SM90', 'sm90')],
   },
   {
+    name: 'kv_pack_fit',
+    header: 'cuda/attention/kv_pack.cuh',
+    calls: [
+      [64, 'kWide', 'channel'],
+      [64, 'kTokens', 'token'],
+      [128, 'kWide', 'channel'],
+      [128, 'kTokens', 'token'],
+      [128, 'kWords', 'word'],
+      [512, 'kWords', 'word'],
+    ].map(([dims, form, word]) => call('LPQ_KV_PACK_FIT', dims, form, word)),
+  },
+  {
     name: 'kv_pack',
     header: 'cuda/attention/kv_pack.cuh',
     calls: CACHES.flatMap(({ name, keys, values }) =>

@@ -224,7 +224,7 @@ typedef struct lpq_kv_desc {
   int head_dim;               /* a multiple of 8, 64 to 512; stored as 64, 128, 256 or 512, the least that suffice */
   int outer;                  /* 1: in a page heads stand outside tokens */
   int64_t page_tokens;        /* a multiple of lpq_kv_info.unit */
-  int fit; /* 1: ends of groups are fitted as they are packed, by lpq_cpu_kv_pack() and lpq_cpu_kv_append() alone */
+  int fit;                    /* 1: ends of groups are fitted as they are packed */
 } lpq_kv_desc;
 
 typedef struct lpq_kv_info {

@@ -21,7 +21,7 @@ constexpr int64_t kv_stored_dims(int64_t head_dims) {
 // tokens, or a token over keyGroup dims. headDim: 64, or a multiple of 8 up to 512; the cache holds 64, 128, 256
 // or 512 dims, the least that suffice, zeros behind the head's own. keyGroup: 32, 64 or 128 tokens; by token, dims, and
 // valueGroup. valueGroup, dims: min(keyGroup, stored dims). outer: heads outside tokens (0). fit, of packing: ends of
-// groups are fitted (formats/kv/spec.md), which only the CPU does (0). What else one device refuses no other takes.
+// groups are fitted (formats/kv/spec.md; 0). What one device refuses no other takes.
 struct KvForm {
   int64_t bits, value_bits, head_dims, dims, heads, key_group, value_group, page_tokens;  // dims: as they are stored
   bool turbomind, channel, outer, fit;

@@ -80,7 +80,7 @@ function keyValueCache(rt: NativeRuntime, form: CacheForm, shape: CacheShape): K
   if ('form' in form && isPackedOnDevice(form)) return new DevicePackedCache(rt, form, shape);
   throw new LpqError('LPQ_DEVICE', 'there is no kernel for this low-bit KV cache', {
     got: 'form' in form ? printKvScheme(form) : `${form.bits} bits a channel`,
-    expected: 'equal bits for keys and values, keys by channel, groups of 128, or of 32 for both, not fitted',
+    expected: 'keys by channel, groups of 128, or of 32 for both',
     hint: 'Use --device cpu, or --kv 16.',
   });
 }

@@ -1,14 +1,14 @@
 import { KV_FORMS } from '../../formats/kv/forms.js';
-import { kvKernelForm, kvPageBytes, kvPages, packingObstacle } from '../../formats/kv/kernels.js';
+import { kvKernelForm, kvPageBytes, kvPages } from '../../formats/kv/kernels.js';
+import { type KvModelScheme, kvSchemeAt, kvSchemesOf } from '../../formats/kv/scheme.js';
 import { type NativeRuntime, type Tensor, uploadTyped } from '../../native/binding.js';
 import type { CacheStep } from '../../native/cache-ops.js';
 import type { KvPages } from '../../native/kv-ops.js';
 import { type AttentionParams, ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
-import { blockTokens } from '../kv/page.js';
+import { modelBlockTokens } from '../kv/choose.js';
 import { apart, type Columns } from '../model/columns.js';
 import type { AttentionTensors } from '../model/program.js';
-import type { KvScheme } from '../model/source.js';
 import { rotate } from '../model/turn.js';
 import { appendTurned, firstColumns } from './append.js';
 import type { CacheShape } from './cache.js';
@@ -17,20 +17,21 @@ import { PackedCache } from './packed-cache.js';
 import type { Entry, Step } from './step.js';
 
 /** Whether there is a DevicePackedCache of a scheme. */
-export function isPackedOnDevice(scheme: KvScheme): boolean {
-  const { form, keys, values } = scheme;
-  return (
-    packingObstacle(scheme) === undefined &&
-    KV_FORMS[form].tail &&
-    keys.bits === values.bits &&
-    keys.granularity === 'channel' &&
-    (keys.group === 128 ? values.group >= 64 : keys.group === 32 && values.group === 32)
-  );
+export function isPackedOnDevice(model: KvModelScheme): boolean {
+  return kvSchemesOf(model).every((scheme) => {
+    const { form, keys, values } = scheme;
+    return (
+      KV_FORMS[form].tail &&
+      (keys.bits === values.bits || (keys.bits === 8 && values.bits === 4)) &&
+      keys.granularity === 'channel' &&
+      (keys.group === 128 ? values.group >= 64 : keys.group === 32 && values.group === 32)
+    );
+  });
 }
 
-/** R: tokens that are packed at once, and as many of a page. */
-export function pageTokens(scheme: KvScheme): number {
-  return Math.max(scheme.residual, blockTokens(scheme));
+/** R: tokens that are packed at once, and as many of a page, in every layer. */
+export function pageTokens(scheme: KvModelScheme): number {
+  return Math.max(scheme.residual, modelBlockTokens(scheme));
 }
 
 /** Pages of one block, and its newest tokens f16 [slots, R, kvHeads*headDim]. */
@@ -53,7 +54,7 @@ export class DevicePackedCache extends PackedCache<Layer> {
   /** I32 [P] of each slot. */
   private readonly tables: readonly Tensor[];
 
-  constructor(rt: NativeRuntime, scheme: KvScheme, shape: CacheShape) {
+  constructor(rt: NativeRuntime, scheme: KvModelScheme, shape: CacheShape) {
     super(rt, scheme, shape);
     this.batch = pageTokens(scheme);
     this.each = Math.max(1, Math.ceil(shape.most / this.batch));
@@ -69,7 +70,7 @@ export class DevicePackedCache extends PackedCache<Layer> {
   protected layer(block: number, p: AttentionParams): Layer {
     const { rt, shape, scheme, batch } = this;
     const { kvHeads, headDim, valueDim = headDim, window = 0, softCap = 0 } = p;
-    const form = kvKernelForm(scheme, { kvHeads, headDim, pageTokens: batch });
+    const form = kvKernelForm(kvSchemeAt(scheme, block), { kvHeads, headDim, pageTokens: batch });
     if (typeof form === 'string' || valueDim !== headDim || (window > 0 && window < shape.most) || softCap > 0)
       throw new LpqError(
         'LPQ_USAGE',

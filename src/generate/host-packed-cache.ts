@@ -1,3 +1,4 @@
+import { kvSchemeAt } from '../../formats/kv/scheme.js';
 import type { Tensor } from '../../native/binding.js';
 import { type AttentionParams, ops } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
@@ -75,8 +76,9 @@ export class HostPackedCache extends PackedCache<Layer> {
         hint: 'Use --kv 16.',
       });
     if (heads % kvHeads !== 0) throw new LpqError('LPQ_INTERNAL', 'heads do not share kv heads evenly');
-    const unit = blockTokens(this.scheme);
-    const page: KvPage = kvPage(this.scheme, { heads: kvHeads, headDim, tokens: unit * Math.ceil(PAGE_TOKENS / unit) });
+    const scheme = kvSchemeAt(this.scheme, block);
+    const unit = blockTokens(scheme);
+    const page: KvPage = kvPage(scheme, { heads: kvHeads, headDim, tokens: unit * Math.ceil(PAGE_TOKENS / unit) });
     const each = Math.ceil(this.shape.most / page.tokens);
     const pool = new KvPool(this.rt, page, each * this.shape.slots);
     const sequences = Array.from(

@@ -1,9 +1,8 @@
-import { kvWidths } from '../../formats/kv/scheme.js';
+import { type KvModelScheme, kvModelWidths } from '../../formats/kv/scheme.js';
 import type { NativeRuntime, Tensor } from '../../native/binding.js';
 import type { AttentionParams } from '../../native/ops.js';
 import { LpqError } from '../core/error.js';
 import type { AttentionTensors } from '../model/program.js';
-import type { KvScheme } from '../model/source.js';
 import type { CacheShape, KeyValueCache } from './cache.js';
 import type { Step } from './step.js';
 
@@ -17,14 +16,14 @@ export abstract class PackedCache<Layer> implements KeyValueCache {
 
   constructor(
     protected readonly rt: NativeRuntime,
-    protected readonly scheme: KvScheme,
+    protected readonly scheme: KvModelScheme,
     protected readonly shape: CacheShape,
   ) {
     this.layers = Array.from({ length: shape.blocks });
   }
 
   get form(): string {
-    return `${kvWidths(this.scheme)} (${this.scheme.form})`;
+    return `${kvModelWidths(this.scheme)} (${this.scheme.form})`;
   }
 
   get bytes(): number {

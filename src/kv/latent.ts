@@ -65,7 +65,7 @@ export function latentPage(shape: LatentPageShape): LatentPage {
 const GROUP = { 2: 32, 4: 128, 8: 128 } as const;
 
 /** How latents of `dims` dims are cached, as --kv and the options beside it ask for it. Throws LPQ_USAGE. */
-export function latentsOf({ kv, granularity, group, residual, fit }: KvWish, dims: number): KvLatents {
+export function latentsOf({ kv, granularity, group, residual, layers, fit }: KvWish, dims: number): KvLatents {
   const refuse = (option: string, why: string, got: unknown, expected: string): never => {
     throw new LpqError('LPQ_USAGE', `${option} ${why}`, { got, expected });
   };
@@ -75,8 +75,9 @@ export function latentsOf({ kv, granularity, group, residual, fit }: KvWish, dim
     refuse('--kv-granularity channel', 'is for keys, and this model caches latents', granularity, 'token');
   if (residual !== undefined && residual !== 0)
     refuse('--kv-residual', 'is for keys and values; every latent is packed as it comes', residual, '0');
-  if (fit)
-    refuse('--kv-fit', 'is for keys and values; ends of groups of latents are not fitted', fit, 'no such option');
+  if (layers)
+    refuse('--kv-layers', 'is for keys and values; latents of all layers have the same bits', 'layers', 'none');
+  if (fit) refuse('--kv-fit', 'is for keys and values; ends of groups of latents are not fitted', 'fit', 'none');
   const bits = Number(kv) as 2 | 4 | 8;
   const grouped = latentGrouped(dims);
   const fits = [32, 64, 128].filter((size) => grouped % size === 0);

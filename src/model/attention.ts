@@ -13,7 +13,7 @@ import type { IndexerPlan } from './plan-indexer.js';
 import type { AttentionTensors, Batch, BlockState, BlockWeights, Stage } from './program.js';
 import { project, projectionRefs, projectionTensors } from './projections.js';
 import type { RopeCache } from './rope-cache.js';
-import type { KvForm } from './source.js';
+import { type KvChannels, type KvScheme, kvFormAt } from './source.js';
 import { rotate, rotateOne } from './turn.js';
 import { applyNormTo, asInput, linearRef, linearTensors, normTensors, weightOf } from './weights.js';
 
@@ -75,6 +75,7 @@ function attend(
   x: Tensor,
 ): { attention: Tensor; next: BlockState } {
   const { heads, kvHeads, headDim, valueDim, valueScale, reads } = plan;
+  const kv = kvFormAt(weights.kv, reads ?? plan.index);
   const made = project(rt, weights, plan, x);
   const { k, v } = made;
   const gated = plan.outputGate && splitGate(rt, made.q, plan);
@@ -109,12 +110,12 @@ function attend(
     rotateOne(rt, q, heads, headDim, rotation);
     const kept = keptBy(rt, weights, reads, state);
     const [keys, values] = kept.map((of) => ({ of, first: 0 })) as [Columns, Columns];
-    attendWhole(rt, weights.kv, { ...tensors, k: keys, v: values }, state.batch, params, sinks);
+    attendWhole(rt, kv, { ...tensors, k: keys, v: values }, state.batch, params, sinks);
     for (const tensor of kept) tensor.dispose();
   } else {
     rotate(rt, tensors, params);
     next = withKept(rt, weights, plan, tensors, state);
-    attendWhole(rt, weights.kv, { ...tensors, ...chosen }, chunked(rt, state.batch, plan.chunk), params, sinks);
+    attendWhole(rt, kv, { ...tensors, ...chosen }, chunked(rt, state.batch, plan.chunk), params, sinks);
   }
   if (gated) {
     const gate = asInput(rt, gated.gate);
@@ -211,7 +212,7 @@ function headNorms(weights: BlockWeights, { qNorm, kNorm, headDim }: AttentionPl
 /** Attention of whole sequences, through the cache of keys and values that the weights ask for. q and k have been turned. */
 function attendWhole(
   rt: NativeRuntime,
-  kv: KvForm | undefined,
+  kv: KvChannels | KvScheme | undefined,
   { q, k, v, y, selected }: AttentionTensors,
   batch: Batch,
   p: AttentionParams,

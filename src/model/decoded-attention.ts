@@ -1,5 +1,5 @@
 import { KV_FORMS } from '../../formats/kv/forms.js';
-import { kvKernelForm, kvPageBytes, kvPages, kvPageUnit, packingObstacle } from '../../formats/kv/kernels.js';
+import { kvKernelForm, kvPageBytes, kvPages, kvPageUnit } from '../../formats/kv/kernels.js';
 import { type NativeRuntime, type Tensor, uploadTyped } from '../../native/binding.js';
 import type { KvForm } from '../../native/kv-ops.js';
 import { ops } from '../../native/ops.js';
@@ -16,8 +16,6 @@ export function decodingObstacle(scheme: KvScheme, p: Heads, longest = Number.PO
   if (typeof form === 'string') return form;
   if (KV_FORMS[scheme.form].tail && scheme.residual === 0)
     return 'a cache of whole blocks without an exact tail can only be simulated';
-  const unpacked = packingObstacle(scheme);
-  if (unpacked !== undefined) return unpacked;
   if (p.window !== undefined && p.window > 0 && p.window < longest) return 'no kernel skips tokens before a window';
   return p.softCap !== undefined && p.softCap > 0 ? 'no kernel caps scores' : undefined;
 }

@@ -10,6 +10,8 @@ import type { RopeTable } from './tables/rope.js';
 /** Grouped-query attention of one block. */
 export interface AttentionPlan extends BranchPlan {
   readonly kind: 'attention';
+  /** Of the block among the model's. */
+  readonly index: number;
   /** Linears of their own; where `fused` is set, its parts: N of each, and the name of the whole. */
   readonly q: LinearPlan;
   readonly k: LinearPlan;
@@ -126,6 +128,7 @@ export function attentionPlanner(
     const chooser = indexer?.(parts, rope);
     return {
       kind: 'attention',
+      index,
       ...branch(names),
       q: part(separate.q, table.outputGate ? 2 * qn : qn, bias.q),
       ...(table.outputGate && { outputGate: true }),

@@ -1,10 +1,10 @@
 import type { KvLatents } from '../../formats/kv/latent.js';
-import type { KvScheme } from '../../formats/kv/scheme.js';
+import { type KvModelScheme, type KvScheme, kvSchemeAt } from '../../formats/kv/scheme.js';
 import type { Tensor } from '../../native/binding.js';
 import type { InputTypeName } from '../core/input-type.js';
 import type { PackedWeight } from './kernels/kernel.js';
 
-export type { KvScheme } from '../../formats/kv/scheme.js';
+export type { KvModelScheme, KvScheme } from '../../formats/kv/scheme.js';
 
 /** What the weights of a model are called and how they are shaped: all that its graph asks for. */
 export interface WeightShapes {
@@ -73,4 +73,9 @@ export interface KvChannels {
 }
 
 /** That of W4Ax (docs/fmpq.md), or a packed cache (docs/kv-cache.md). */
-export type KvForm = KvChannels | KvScheme;
+export type KvForm = KvChannels | KvModelScheme;
+
+/** That of one layer. */
+export function kvFormAt(form: KvForm | undefined, layer: number): KvChannels | KvScheme | undefined {
+  return form && 'form' in form ? kvSchemeAt(form, layer) : form;
+}

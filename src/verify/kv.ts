@@ -1,5 +1,5 @@
 import { KV_FORMS } from '../../formats/kv/forms.js';
-import { type KvScheme, printKvScheme } from '../../formats/kv/scheme.js';
+import { type KvModelScheme, type KvScheme, kvSchemeAt, kvWidths, printKvScheme } from '../../formats/kv/scheme.js';
 import type { NativeRuntime } from '../../native/binding.js';
 import { tell } from '../core/activity.js';
 import { planSource } from '../model/graph.js';
@@ -23,27 +23,53 @@ export interface KvContext {
 const MOST_HEADS = 2;
 const STEPS = 1000;
 
+/** Heads of a layer, and how its cache is stored. */
+interface LayerShape {
+  readonly scheme: KvScheme;
+  readonly heads: number;
+  readonly kvHeads: number;
+  readonly headDim: number;
+  readonly scale: number;
+}
+
+/** The different ones of a model. A layer that reads the cache of another is described by that one's scheme. */
+function shapesOf(scheme: KvModelScheme, source: WeightShapes, recorder: Recorder): LayerShape[] {
+  const shapes = new Map<string, LayerShape>();
+  const own = new Set<string>();
+  for (const { attention } of planSource(source).blocks) {
+    if (attention.kind !== 'attention') continue;
+    const kvHeads = Math.min(attention.kvHeads, MOST_HEADS);
+    const heads = (attention.heads / attention.kvHeads) * kvHeads;
+    if (attention.reads === undefined) own.add(String(attention.index));
+    const shape = {
+      scheme: kvSchemeAt(scheme, attention.reads ?? attention.index),
+      ...{ heads, kvHeads, headDim: attention.headDim, scale: attention.scale },
+    };
+    shapes.set(JSON.stringify(shape), shape);
+  }
+  for (const layer of Object.keys(scheme.layers ?? {}))
+    recorder.check(own.has(layer), {
+      check: 'kv',
+      got: layer,
+      message: `the KV cache scheme in lpq.json names layer ${layer}, which has no keys and values of its own`,
+    });
+  return [...shapes.values()];
+}
+
 /**
- * Proves the cache of keys and values that a scheme describes, for every shape of heads of the model, on random data: packed
+ * Proves the cache of keys and values that a scheme describes, for every shape of heads and bits of the model's layers, on random data: packed
  * bytes against the verifier's own quantizer and decoder, attention elementwise against fp64, prompts of every length around
  * multiples of the residual, one by one and all at once, pages in any order and one contiguous one, empty and one-token caches, and,
  * in small pages, 1000 appended tokens against a prompt. Of caches that kernels read too, where a device is given.
  */
-export async function verifyCache(context: KvContext, scheme: KvScheme, source: WeightShapes): Promise<void> {
+export async function verifyCache(context: KvContext, model: KvModelScheme, source: WeightShapes): Promise<void> {
   const { runtime, recorder, caches, seed, steps = STEPS } = context;
-  const shapes = new Map<string, { heads: number; kvHeads: number; headDim: number; scale: number }>();
-  for (const { attention } of planSource(source).blocks)
-    if (attention.kind === 'attention') {
-      const kvHeads = Math.min(attention.kvHeads, MOST_HEADS);
-      const heads = (attention.heads / attention.kvHeads) * kvHeads;
-      const shape = { heads, kvHeads, headDim: attention.headDim, scale: attention.scale };
-      shapes.set(JSON.stringify(shape), shape);
-    }
+  const shapes = shapesOf(model, source, recorder);
   const notes = new Set<string>();
   for (const { maker, device } of caches) {
-    const block = maker.block(scheme);
-    const batch = Math.max(scheme.residual, block);
-    for (const { heads, kvHeads, headDim, scale } of shapes.values()) {
+    for (const { scheme, heads, kvHeads, headDim, scale } of shapes) {
+      const block = maker.block(scheme);
+      const batch = Math.max(scheme.residual, block);
       const why = maker.obstacle(scheme, headDim, device.device);
       if (why !== undefined) {
         notes.add(`not on ${device.device}: ${why}`);
@@ -53,6 +79,7 @@ export async function verifyCache(context: KvContext, scheme: KvScheme, source: 
       for (const [i, [order, tokens]] of pagings(scheme, block, batch).entries()) {
         const page = { heads: kvHeads, headDim, tokens, order, block };
         const name = [
+          ...(model.layers ? [kvWidths(scheme)] : []),
           `${heads}/${kvHeads} heads of ${headDim}, pages of ${tokens} tokens`,
           ...(order === 'outer' ? ['heads outside'] : []),
           ...(device === runtime ? [] : [device.device]),
@@ -69,7 +96,7 @@ export async function verifyCache(context: KvContext, scheme: KvScheme, source: 
       }
     }
   }
-  recorder.detail('kv', [printKvScheme(scheme), ...notes].join('; '));
+  recorder.detail('kv', [printKvScheme(model), ...notes].join('; '));
 }
 
 /** Small pages, one page for everything, and heads outside. */

@@ -106,7 +106,7 @@ test('text is generated on a device up to the logits, which kernels that do noth
   skip,
 }, async () => {
   const env = { ...fake.env, LPQ_CUDA_LIBS: fake.library('libcublas.so.12', BLAS) };
-  for (const kv of [[], ['--kv', '4']]) {
+  for (const kv of [[], ['--kv', 'k8v4', '--kv-fit'], ['--kv', '4', '--kv-group', '32', '--kv-layers', '1=8,3=k8v4']]) {
     const args = [
       'generate',
       model,
@@ -124,6 +124,9 @@ test('text is generated on a device up to the logits, which kernels that do noth
     if (ran.code === 0) assert.equal(last?.event, 'result');
     else assert.equal(last?.code, 'LPQ_MODULE_NUMERICS', JSON.stringify(last));
   }
-  const refused = await lpq(['generate', model, '--prompt', 'x', '--device', 'cuda', '--kv', 'k8v4'], env);
+  const refused = await lpq(
+    ['generate', model, '--prompt', 'x', '--device', 'cuda', '--kv', '4', '--kv-granularity', 'token'],
+    env,
+  );
   assert.match(refused.stderr, /^LPQ_DEVICE {2}there is no kernel for this low-bit KV cache/);
 });

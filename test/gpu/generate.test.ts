@@ -200,6 +200,12 @@ gpuTest('a model with kept keys, in 16 bits and packed, has the logits of the CP
     ['exact', 'exact', 0.05],
     ['KV8', kvSchemeOf({ kv: '8' }, 64), 0.05],
     ['KV4', kvSchemeOf({ kv: '4' }, 64), 0.1],
+    ['K8V4', kvSchemeOf({ kv: 'k8v4', group: 32 }, 64), 0.1],
+    [
+      'KV4, layers with 8 bits',
+      kvSchemeOf({ kv: '4', group: 32, layers: new Map([[1, '8'] as const, [3, 'k8v4'] as const]) }, 64),
+      0.1,
+    ],
   ] as const) {
     const [got, want] = [
       await logits(gpu, source, sequence, form, 100),

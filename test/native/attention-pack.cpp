@@ -1,7 +1,7 @@
 // Packing keys and values, and appending a token to every sequence (native/cuda/attention/kv_pack.cuh), run on the host
 // by threads that
-// the host plays: bytes compared with codes made one by one, of every form; nothing else may change. NaN and bad pages
-// are told.
+// the host plays: bytes compared with codes made one by one, of every form, with fitted ends and without; nothing else
+// may change. NaN and bad pages are told.
 #include <cstdio>
 #include <string>
 
@@ -19,8 +19,8 @@ uint64_t seed = 1;
 
 void fail(const KvCase& c, const char* what) {
   if (++failures <= 20)
-    std::printf("FAIL k%d v%d d%d of %d g%d form %d%s: %s\n", c.bits, c.of_values(), c.own(), c.dims, c.key_group,
-                static_cast<int>(c.form), c.outer ? " outer" : "", what);
+    std::printf("FAIL k%d v%d d%d of %d g%d form %d%s%s: %s\n", c.bits, c.of_values(), c.own(), c.dims, c.key_group,
+                static_cast<int>(c.form), c.outer ? " outer" : "", c.fit ? " fitted" : "", what);
 }
 
 struct Told {
@@ -41,8 +41,10 @@ template <int KEYS, int VALUES, int CHUNK, KvForm FORM>
 void launch(const KvCase& c, const KvPackArgs& a, int numbers) {
   const int chunks = FORM == KvForm::kWords ? 1 : c.dims / CHUNK;
   const int shared = kv_pack_shared(CHUNK, c.block(), c.key_group, FORM == KvForm::kTokens);
-  simt::run(2 * chunks * c.kv_heads * numbers, pack_threads(CHUNK, FORM), 1, shared, ++seed, [&] {
-    if (a.lengths) kv_pack<KEYS, VALUES, CHUNK, FORM, true>(a);
+  simt::run(2 * chunks * c.kv_heads * numbers, pack_threads(CHUNK, FORM), 1, c.fit ? 0 : shared, ++seed, [&] {
+    if (c.fit && a.lengths) kv_pack<0, 0, CHUNK, FORM, true, true>(a);
+    else if (c.fit) kv_pack<0, 0, CHUNK, FORM, false, true>(a);
+    else if (a.lengths) kv_pack<KEYS, VALUES, CHUNK, FORM, true>(a);
     else kv_pack<KEYS, VALUES, CHUNK, FORM, false>(a);
   });
 }
@@ -55,10 +57,10 @@ void same(const KvCase& c, const KvData& d, const KvPages& want) {
 }
 
 template <int KEYS, int VALUES, int CHUNK, KvForm FORM>
-void packed(int dims, int group, bool outer, bool faults = false, int head_dims = 0) {
+void packed(int dims, int group, bool outer, bool faults = false, int head_dims = 0, bool fit = false) {
   constexpr bool words = FORM == KvForm::kWords;
   KvCase c{KEYS, dims, group, std::min(group, dims), 1, 2, 2, 1, outer, 2, {words ? 200 : 3}, {0}, VALUES, FORM};
-  c.head_dims = head_dims;
+  c.head_dims = head_dims, c.fit = fit;
   if (FORM == KvForm::kWide && group != 128) c.form = KvForm::kFine;
   KvData d(c, ++seed);
   KvPages want(d);
@@ -88,10 +90,10 @@ void packed(int dims, int group, bool outer, bool faults = false, int head_dims 
 
 // Three sequences: a full tail, one with room for one, one that is empty.
 template <int KEYS, int VALUES, int CHUNK, KvForm FORM>
-void appended(int dims, int group, int head_dims = 0) {
+void appended(int dims, int group, int head_dims = 0, bool fit = false) {
   constexpr bool words = FORM == KvForm::kWords;
   KvCase c{KEYS, dims, group, std::min(group, dims), 3, 2, 2, 1, false, 1, {}, {}, VALUES, FORM};
-  c.head_dims = head_dims;
+  c.head_dims = head_dims, c.fit = fit;
   if (FORM == KvForm::kWide && group != 128) c.form = KvForm::kFine;
   const int residual = c.block();
   c.packed_blocks = words ? std::vector<int>{64, 100, 1} : std::vector<int>{2, 1, 0};
@@ -191,7 +193,19 @@ int main() {
   packed<8, 8, 512, F::kWords>(512, 512, false);
   appended<4, 4, 128, F::kWide>(512, 128, 320);
   appended<8, 4, 512, F::kWords>(512, 512);
+  // Fitted ends: of every form and width, of padded heads, of tails.
+  packed<4, 4, 64, F::kWide>(64, 32, false, true, 0, true);
+  packed<2, 2, 128, F::kWide>(128, 128, true, false, 80, true);
+  packed<8, 4, 128, F::kTokens>(128, 64, false, false, 0, true);
+  packed<8, 4, 128, F::kWords>(128, 128, false, true, 120, true);
+  appended<4, 4, 128, F::kWide>(128, 64, 0, true);
+  appended<2, 2, 64, F::kTokens>(64, 32, 0, true);
+  appended<8, 4, 128, F::kWords>(128, 128, 0, true);
 #ifdef LPQ_ALL_FORMS
+  packed<8, 8, 64, F::kWide>(64, 64, true, false, 0, true), packed<4, 4, 128, F::kWide>(256, 32, false, false, 0, true),
+      packed<2, 2, 128, F::kTokens>(512, 32, true, false, 264, true),
+      packed<4, 4, 512, F::kWords>(512, 512, false, false, 504, true), appended<8, 4, 128, F::kWide>(128, 128, 0, true),
+      appended<4, 4, 512, F::kWords>(512, 512, 0, true);
   for (const int group : {32, 64, 128}) {
     packed<2, 2, 64, F::kWide>(64, group, true), packed<2, 2, 128, F::kWide>(256, group, false),
         packed<4, 4, 64, F::kWide>(64, group, false), packed<8, 8, 128, F::kWide>(256, group, false);

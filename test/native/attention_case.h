@@ -32,6 +32,7 @@ struct KvCase {
   cuda::KvForm form = cuda::KvForm::kWide;  // kTokens and kWords say so; the others follow from the group
   int queries = 1;                          // newest tokens that ask
   int head_dims = 0;                        // of a head as it comes, 0: dims, as they are stored
+  bool fit = false;                         // ends of groups are fitted as they are packed
   int own() const { return head_dims ? head_dims : dims; }
   int of_values() const { return value_bits ? value_bits : bits; }
   bool words() const { return form == cuda::KvForm::kWords; }

@@ -4,11 +4,6 @@
 namespace lpq::cuda {
 namespace {
 
-// Pages of fitted ends are read as all others; kernels do not make them.
-void require_least_and_largest(const ops::KvForm& form) {
-  require(!form.fit, "fit is for the CPU: no kernel fits the ends of groups");
-}
-
 KvPackArgs pack_args(const KvCache& c, CudaExec& exec, const Tensor& k, const Tensor& v, const Tensor& table) {
   const KvDecodeArgs& p = c.places;
   KvPackArgs a{};
@@ -25,17 +20,17 @@ KvPackArgs pack_args(const KvCache& c, CudaExec& exec, const Tensor& k, const Te
   return a;
 }
 
-void launch(const KvCache& c, CudaExec& exec, const KvPackArgs& a, int64_t numbers) {
+void launch(const KvCache& c, CudaExec& exec, const KvPackArgs& a, int64_t numbers, bool fit) {
   const bool words = c.form == KvForm::kWords;
   const int64_t chunk = words ? (c.dims > 256 ? 512 : 128) : std::min<int64_t>(c.dims, 128),
                 chunks = words ? 1 : c.dims / chunk;
   const unsigned shared =
-      words ? 0
-            : static_cast<unsigned>(kv_pack_shared(static_cast<int>(chunk), static_cast<int>(c.block),
-                                                   static_cast<int>(c.key_group), c.form == KvForm::kTokens));
+      words || fit ? 0
+                   : static_cast<unsigned>(kv_pack_shared(static_cast<int>(chunk), static_cast<int>(c.block),
+                                                          static_cast<int>(c.key_group), c.form == KvForm::kTokens));
   const std::string form = words ? "_word_" : c.form == KvForm::kTokens ? "_token_" : "_channel_";
   const std::string kernel =
-      (a.lengths ? "lpq_kv_append_" : "lpq_kv_pack_") + c.bits_name() + form + std::to_string(chunk);
+      (a.lengths ? "lpq_kv_append_" : "lpq_kv_pack_") + (fit ? "fit" : c.bits_name()) + form + std::to_string(chunk);
   const Dim3 grid(2 * chunks * c.heads * numbers), block(words ? 256 : chunk / 2 * kPackWarps);
   if (a.early) exec.launch_through(kernel, grid, block, shared, a);
   else exec.launch_after(kernel, grid, block, shared, a);
@@ -43,7 +38,6 @@ void launch(const KvCache& c, CudaExec& exec, const KvPackArgs& a, int64_t numbe
 
 void kv_pack(Call& call, CudaExec& exec) {
   const ops::KvPack of(call);
-  require_least_and_largest(of.form);
   const Tensor &k = of.k, &v = of.v, &table = of.table;
   const KvCache c = kv_cache_of(of.form, exec);
   for (const Tensor* t : {&k, &v, &table}) require_on_device(exec, *t, "a tensor");
@@ -55,7 +49,7 @@ void kv_pack(Call& call, CudaExec& exec) {
   a.early = 1;
   for (const Tensor* each : {&k, &v, &table}) a.early = a.early && exec.follows_untouched_cache(*each);
   for (const Tensor* each : pages) a.early = a.early && exec.follows_apart(*each);
-  launch(c, exec, a, div_up(tokens, c.block));
+  launch(c, exec, a, div_up(tokens, c.block), of.form.fit);
   exec.wrote(*pages[0], *pages[1], *pages[2], *pages[3]);
   exec.read(k, v, table);
 }
@@ -63,7 +57,6 @@ LPQ_CUDA_OP(kv_pack, "kv_pack");
 
 void kv_append(Call& call, CudaExec& exec) {
   const ops::KvAppend of(call);
-  require_least_and_largest(of.form);
   const Tensor &k = of.k, &v = of.v, &table = of.table, &lengths = of.lengths, &tails = of.tails,
                &tail_keys = of.tail_keys, &tail_values = of.tail_values;
   const KvCache c = kv_cache_of(of.form, exec);
@@ -76,7 +69,7 @@ void kv_append(Call& call, CudaExec& exec) {
   a.lengths = lengths.data<int32_t>(), a.tails = tails.data<int32_t>(), a.tail_keys = tail_keys.data<uint16_t>(),
   a.tail_values = tail_values.data<uint16_t>();
   a.counters = exec.counters(static_cast<size_t>(sequences));
-  launch(c, exec, a, sequences);
+  launch(c, exec, a, sequences, of.form.fit);
 }
 LPQ_CUDA_OP(kv_append, "kv_append");
 

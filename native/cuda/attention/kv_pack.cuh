@@ -5,8 +5,9 @@
 // 32 s + 8 (warp % 4) + i for s of the block's thirties-two and i of 8: words of R tokens that are 32 apart. Values:
 // (lane, reg) -> words 2 (lane % L) and the next of a chunk, L = words / 2, token lane / L of several, j of a word's R
 // dims. turbomind: a lane has 8 dims of a token, of heads of 512 dims
-// twice 8, 256 apart.
+// twice 8, 256 apart. Groups with fitted ends: kv_pack/fit.cuh.
 #pragma once
+#include "cuda/attention/kv_pack/fit.cuh"
 #include "cuda/attention/kv_pack/keys.cuh"
 #include "cuda/attention/kv_pack/values.cuh"
 #include "cuda/attention/kv_pack/words.cuh"
@@ -40,7 +41,8 @@ __device__ __forceinline__ void pack_block(const KvPackArgs& a, const Block& b, 
 
 // Blocks of threads: of a chunk of at most 128 dims, keys and values fastest, then chunks, heads, blocks of tokens or
 // sequences to append to. turbomind: 64 tokens, or the one appended; CHUNK is 512 for heads of as many dims, else 128.
-template <int KEYS, int VALUES, int CHUNK, KvForm FORM, bool APPEND, bool PADDED>
+// FIT: ends of groups are fitted; KEYS and VALUES are then 0, bits are those of a.
+template <int KEYS, int VALUES, int CHUNK, KvForm FORM, bool APPEND, bool PADDED, bool FIT>
 __device__ __forceinline__ void pack_all(const KvPackArgs& a) {
   const KvDecodeArgs& p = a.places;
   constexpr bool words = FORM == KvForm::kWords;
@@ -64,7 +66,8 @@ __device__ __forceinline__ void pack_all(const KvPackArgs& a) {
               count = APPEND                        ? 1
                       : a.tokens - 64 * number < 64 ? a.tokens - 64 * number
                                                     : 64;
-    for (int i = thread / lanes; i - thread / lanes < count; i += at_once) {
+    for (int i = FIT ? thread / 32 : thread / lanes; FIT ? i < count : i - thread / lanes < count;
+         i += FIT ? static_cast<int>(blockDim.x) / 32 : at_once) {
       const int own = i < count ? i : 0, page = pack_page(a, table, p.table_pages, first + own),
                 in_page = (first + own) % p.page_tokens;
       const unsigned short* const from =
@@ -75,7 +78,9 @@ __device__ __forceinline__ void pack_all(const KvPackArgs& a) {
       unsigned char* const to = (value ? a.values : a.keys) + at * p.keys_page +
                                 static_cast<long long>(head) * p.key_head +
                                 static_cast<long long>(in_page) * (value ? p.value_row : p.key_row);
-      if (value) pack_words<VALUES, kParts>(a, from, to, number_to, head_dims, a.dims, i < count && page >= 0);
+      if constexpr (FIT) {
+        if (page >= 0) fit_words(a, value ? p.value_bits : p.key_bits, from, to, number_to, head_dims);
+      } else if (value) pack_words<VALUES, kParts>(a, from, to, number_to, head_dims, a.dims, i < count && page >= 0);
       else pack_words<KEYS, kParts>(a, from, to, number_to, head_dims, a.dims, i < count && page >= 0);
     }
   } else {
@@ -91,10 +96,10 @@ __device__ __forceinline__ void pack_all(const KvPackArgs& a) {
       const int page = pack_page(a, table, p.table_pages, first + done);
       if (page < 0) break;
       if (done) __syncthreads();
-      pack_block<KEYS, VALUES, CHUNK, FORM>(a,
-                                            KvPackBlock<PADDED>{from + static_cast<long long>(done) * row, row,
-                                                                head_dims, page, (first + done) % p.page_tokens, head},
-                                            value, chunk);
+      const KvPackBlock<PADDED> block{
+          from + static_cast<long long>(done) * row, row, head_dims, page, (first + done) % p.page_tokens, head};
+      if constexpr (FIT) fit_block<CHUNK, FORM == KvForm::kTokens>(a, block, value, chunk * CHUNK);
+      else pack_block<KEYS, VALUES, CHUNK, FORM>(a, block, value, chunk);
     }
     if (APPEND) {
       __syncthreads();  // the tail has been read
@@ -123,24 +128,27 @@ constexpr int pack_threads(int chunk, KvForm form) { return form == KvForm::kWor
 
 // Packs of several layers or sequences in a row touch nothing of each other: they run side by side, and wait for each
 // other as they end.
-template <int KEYS, int VALUES, int CHUNK, KvForm FORM, bool APPEND>
+template <int KEYS, int VALUES, int CHUNK, KvForm FORM, bool APPEND, bool FIT = false>
 __device__ __forceinline__ void kv_pack(const KvPackArgs& a) {
   if (a.early) griddepcontrol_launch_dependents();
   else griddepcontrol_wait_and_launch();
-  if (a.places.head_dims == a.dims) pack_all<KEYS, VALUES, CHUNK, FORM, APPEND, false>(a);
-  else pack_all<KEYS, VALUES, CHUNK, FORM, APPEND, true>(a);
+  if (a.places.head_dims == a.dims) pack_all<KEYS, VALUES, CHUNK, FORM, APPEND, false, FIT>(a);
+  else pack_all<KEYS, VALUES, CHUNK, FORM, APPEND, true, FIT>(a);
   if (a.early) griddepcontrol_wait();
 }
 
 // Prompts and appending apart, so that the one keeps no registers for the other.
-#define LPQ_KV_PACK(keys, values, chunk, form, name)                              \
-  LPQ_KV_PACK_ONE(keys, values, chunk, form, lpq_kv_pack_##name##_##chunk, false) \
-  LPQ_KV_PACK_ONE(keys, values, chunk, form, lpq_kv_append_##name##_##chunk, true)
-#define LPQ_KV_PACK_ONE(keys, values, chunk, form, name, append)                                               \
+#define LPQ_KV_PACK(keys, values, chunk, form, name)                                     \
+  LPQ_KV_PACK_ONE(keys, values, chunk, form, lpq_kv_pack_##name##_##chunk, false, false) \
+  LPQ_KV_PACK_ONE(keys, values, chunk, form, lpq_kv_append_##name##_##chunk, true, false)
+#define LPQ_KV_PACK_FIT(chunk, form, name)                                          \
+  LPQ_KV_PACK_ONE(0, 0, chunk, form, lpq_kv_pack_fit_##name##_##chunk, false, true) \
+  LPQ_KV_PACK_ONE(0, 0, chunk, form, lpq_kv_append_fit_##name##_##chunk, true, true)
+#define LPQ_KV_PACK_ONE(keys, values, chunk, form, name, append, fit)                                          \
   extern "C" __global__ void __launch_bounds__(lpq::cuda::pack_threads(chunk, lpq::cuda::KvForm::form),        \
                                                1024 / lpq::cuda::pack_threads(chunk, lpq::cuda::KvForm::form)) \
       name(const __grid_constant__ lpq::cuda::KvPackArgs a) {                                                  \
-    lpq::cuda::kv_pack<keys, values, chunk, lpq::cuda::KvForm::form, append>(a);                               \
+    lpq::cuda::kv_pack<keys, values, chunk, lpq::cuda::KvForm::form, append, fit>(a);                          \
   }
 
 }  // namespace lpq::cuda

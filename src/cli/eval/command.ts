@@ -72,7 +72,7 @@ async function evaluate(given: string, flags: EvalFlags, run: Run): Promise<void
     return (await import('./report.js')).evaluateAgainst(dir, options, run);
   const started = performance.now();
   const { textPerplexity } = await import('../../eval/perplexity.js');
-  const { openEvaluated } = await import('../options/kv.js');
+  const { cacheSize, openEvaluated } = await import('../options/kv.js');
   const { productsUsed } = await import('../options/products.js');
   const { rt, source, close } = await openEvaluated(dir, options, run);
   try {
@@ -82,10 +82,11 @@ async function evaluate(given: string, flags: EvalFlags, run: Run): Promise<void
     const found = await textPerplexity(rt, source, options.text, { ctx, bos, onWindows, onProgress });
     end();
     const seconds = (performance.now() - started) / 1000;
+    const size = cacheSize(source);
     const error = found.standardError === null ? '' : ` ± ${found.standardError.toPrecision(2)}`;
     run.report.result(
-      { dir, ...found, ...productsUsed(rt), seconds },
-      line`ppl ${found.ppl.toFixed(4)}${error}   ${scored(found)}   ${found.text}   ${duration(seconds)}\n`,
+      { dir, ...found, ...productsUsed(rt), ...(size && { cache: size.cache }), seconds },
+      line`ppl ${found.ppl.toFixed(4)}${error}   ${scored(found)}   ${found.text}   ${duration(seconds)}\n${size?.told ?? ''}`,
     );
   } finally {
     close();

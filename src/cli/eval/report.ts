@@ -3,7 +3,7 @@ import { SourceCheckpoint } from '../../../formats/canonical/source.js';
 import type { Evaluation } from '../../../formats/report/schema.js';
 import { LpqError } from '../../core/error.js';
 import { modelDirectory } from '../options/hub.js';
-import { openEvaluated } from '../options/kv.js';
+import { cacheSize, openEvaluated } from '../options/kv.js';
 import { requireKind, warnOfOtherSource } from '../options/sources.js';
 import { openReport } from '../report/command.js';
 import { progress, type Run } from '../run.js';
@@ -23,7 +23,7 @@ export async function evaluateAgainst(dir: string, options: TextOptions, run: Ru
     await requireKind(original, 'source');
     await warnOfOtherSource(dir, original, run);
   }
-  const found = await evaluation(dir, original, options, run);
+  const { found, size } = await evaluation(dir, original, options, run);
   const written = report && (await (await import('../../report/write.js')).writeReport(dir, added(report, found)));
   const seconds = (performance.now() - started) / 1000;
   const { perplexity, source, text } = found;
@@ -37,11 +37,20 @@ export async function evaluateAgainst(dir: string, options: TextOptions, run: Ru
           `KL ${bar(source.kl.mean, source.kl.error, 5)} nats per token   same top token ${bar(100 * source.sameTop.mean, source.sameTop.error === null ? null : 100 * source.sameTop.error, 2)} %\n`,
         ]
       : []),
+    ...(size ? [size.told] : []),
     ...(written ? [line`added to ${written.json}\n`] : []),
   ];
   const { ppl, error } = perplexity;
   run.report.result(
-    { dir, ...found, ppl, standardError: error, ...(written && { report: written }), seconds },
+    {
+      dir,
+      ...found,
+      ppl,
+      standardError: error,
+      ...(size && { cache: size.cache }),
+      ...(written && { report: written }),
+      seconds,
+    },
     lines.join(''),
   );
 }
@@ -51,9 +60,10 @@ async function evaluation(
   original: string | undefined,
   options: TextOptions,
   run: Run,
-): Promise<Evaluation> {
+): Promise<{ found: Evaluation; size: ReturnType<typeof cacheSize> }> {
   const { text, ctx, bos } = options;
   const { rt, source, close } = await openEvaluated(dir, options, run);
+  const size = cacheSize(source);
   const onWindows = await lengthWarning(source, ctx, run);
   const products = rt.device === 'cpu' && rt.products === 'bf16' ? { products: 'bf16' as const } : {};
   const { step: onProgress, end } = progress(run, 'eval', false);
@@ -64,25 +74,15 @@ async function evaluation(
         ...{ ctx, bos, onWindows, onProgress },
       });
       const { sha256, text: name } = rest;
-      const prefix = [...rest.prefix];
-      return {
-        text: name,
-        sha256,
-        ctx,
-        prefix,
-        windows,
-        tokens,
-        ...products,
-        perplexity: { ppl, error: standardError },
-        source: null,
-      };
+      const found = { text: name, sha256, ctx, prefix: [...rest.prefix], windows, tokens, ...products };
+      return { found: { ...found, perplexity: { ppl, error: standardError }, source: null }, size };
     }
     const { textDivergence } = await import('../../eval/divergence.js');
     const reference = SourceCheckpoint.open(original);
     try {
       const found = await textDivergence(rt, reference, source, text, { ctx, bos, onWindows, onProgress });
       const { directoryOrigin } = await import('../../../formats/directory/origin.js');
-      return { ...evaluationOf(found, directoryOrigin(original).name), ...products };
+      return { found: { ...evaluationOf(found, directoryOrigin(original).name), ...products }, size };
     } finally {
       reference.close();
     }

@@ -1,4 +1,4 @@
-import { kvKernelForm, packingObstacle } from '../../../formats/kv/kernels.js';
+import { kvKernelForm } from '../../../formats/kv/kernels.js';
 import { latentPageParts } from '../../../formats/kv/latent.js';
 import { allocate } from '../../../native/binding.js';
 import { ops } from '../../../native/ops.js';
@@ -32,10 +32,9 @@ export const CACHE: CacheMaker = {
 export const KERNEL_CACHE: CacheMaker = {
   arithmetic: 'tensor cores',
   block: blockTokens,
-  obstacle: (scheme, headDim, device) => {
+  obstacle: (scheme, headDim) => {
     const form = kvKernelForm(scheme, { kvHeads: 1, headDim, pageTokens: blockTokens(scheme) });
-    if (typeof form === 'string') return form;
-    return device === 'cpu' ? undefined : packingObstacle(scheme);
+    return typeof form === 'string' ? form : undefined;
   },
   make: (rt, scheme, page, pages) =>
     examined(new KernelPool(rt, scheme, page, pages), (pool, table) => new KernelSequence(pool, table)),

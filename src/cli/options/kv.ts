@@ -2,7 +2,7 @@ import { existsSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { type KvLatents, storedLatents } from '../../../formats/kv/latent.js';
 import type { StoredLatents } from '../../../formats/kv/schema.js';
-import type { KvScheme } from '../../../formats/kv/scheme.js';
+import { type KvModelScheme, kvTokenSize, printKvScheme } from '../../../formats/kv/scheme.js';
 import { replaced } from '../../artifact/replaced.js';
 import { LpqError } from '../../core/error.js';
 import { type CacheForm, cacheForm } from '../../generate/cache.js';
@@ -13,9 +13,10 @@ import type { KvForm, WeightSource } from '../../model/source.js';
 import { checkFlags, type KvSettings, requireKv } from '../quantize/settings.js';
 import { type ComputeOptions, openRuntime, type Run } from '../run.js';
 import { activationsOf } from './activations.js';
+import { kvLayersOf, parseKvLayers, requireKvLayers } from './kv-layers.js';
 import { checkProducts } from './products.js';
 
-const FLAGS = ['kv', 'kvGranularity', 'kvGroup', 'kvResidual', 'kvFit'] as const;
+const FLAGS = ['kv', 'kvGranularity', 'kvGroup', 'kvResidual', 'kvLayers', 'kvFit'] as const;
 
 /** The options about the cache among a command's, checked. Throws LPQ_USAGE. */
 export function checkKvFlags(flags: object): KvSettings {
@@ -27,10 +28,11 @@ export function checkKvFlags(flags: object): KvSettings {
   return settings;
 }
 
-/** The scheme that settings ask for, for this model. Throws LPQ_USAGE for latent attention and heads that groups do not divide. */
-function kvOf(settings: KvSettings, source: WeightSource): KvScheme | undefined {
+/** The scheme that settings ask for, for this model. Throws LPQ_USAGE for latent attention, heads that groups do not divide, layers that it lacks. */
+function kvOf(settings: KvSettings, source: WeightSource): KvModelScheme | undefined {
   const { kv, kvGranularity: granularity, kvGroup: group, kvResidual: residual, kvFit: fit } = settings;
   if (kv === undefined) return undefined;
+  const layers = settings.kvLayers === undefined ? undefined : parseKvLayers(settings.kvLayers);
   const dims = planSource(source).blocks.flatMap(({ attention }, block) => {
     if (attention.kind === 'recurrent' || attention.kind === 'nothing') return [];
     if ('indexer' in attention)
@@ -47,16 +49,19 @@ function kvOf(settings: KvSettings, source: WeightSource): KvScheme | undefined 
     });
   });
   const [headDim] = dims;
-  return kvSchemeOf(
+  const scheme = kvSchemeOf(
     {
       kv,
       ...(granularity && { granularity }),
       ...(group !== undefined && { group }),
       ...(residual !== undefined && { residual }),
       ...(fit && { fit }),
+      ...(layers && { layers }),
     },
     headDim as number,
   );
+  requireKvLayers(scheme, source);
+  return scheme;
 }
 
 /** Dims of the latent that all caching blocks of a model keep; undefined for a model of keys and values, or with an indexer. */
@@ -73,11 +78,13 @@ function latentDims(source: WeightSource): number | undefined {
 
 /** How settings ask for the latents of this model to be cached; undefined for a model of keys and values. Throws LPQ_USAGE. */
 function latentsAsked(settings: KvSettings, source: WeightSource): KvLatents | undefined {
-  const { kv, kvGranularity: granularity, kvGroup: group, kvResidual: residual, kvFit: fit } = settings;
+  const { kv, kvGranularity: granularity, kvGroup: group, kvResidual: residual } = settings;
   const dims = kv === undefined ? undefined : latentDims(source);
   if (kv === undefined || dims === undefined) return undefined;
-  const wish = { kv, ...(granularity && { granularity }), ...(group !== undefined && { group }), ...(fit && { fit }) };
-  return latentsOf({ ...wish, ...(residual !== undefined && { residual }) }, dims);
+  const wish = { kv, ...(granularity && { granularity }), ...(group !== undefined && { group }) };
+  const layers = settings.kvLayers === undefined ? undefined : parseKvLayers(settings.kvLayers);
+  const more = { ...(layers && { layers }), ...(settings.kvFit && { fit: settings.kvFit }) };
+  return latentsOf({ ...wish, ...more, ...(residual !== undefined && { residual }) }, dims);
 }
 
 /**
@@ -115,7 +122,7 @@ export async function openEvaluated(
 }
 
 /** What lpq.json records of the cache that settings ask for. Throws LPQ_USAGE. */
-export function recordedCache(settings: KvSettings, source: WeightSource): KvScheme | StoredLatents | undefined {
+export function recordedCache(settings: KvSettings, source: WeightSource): KvModelScheme | StoredLatents | undefined {
   const latents = latentsAsked(settings, source);
   return latents ? storedLatents(latents) : kvOf(settings, source);
 }
@@ -123,6 +130,18 @@ export function recordedCache(settings: KvSettings, source: WeightSource): KvSch
 /** The cache of 16 bits. */
 function plainCache(source: WeightSource): CacheForm {
   return latentDims(source) === undefined ? 'f16' : { latents: { bits: 16, group: 128 } };
+}
+
+/** What the packed cache of a source takes, for results and in words; undefined where it has none. */
+export function cacheSize(source: WeightSource) {
+  const { kv } = source;
+  if (!kv || !('form' in kv)) return undefined;
+  const { bytes, bits } = kvTokenSize(kv, kvLayersOf(source));
+  const scheme = printKvScheme(kv);
+  return {
+    cache: { scheme, bytesPerToken: bytes, bitsPerNumber: bits },
+    told: `cache ${scheme}: ${bytes} bytes a token, ${Number(bits.toFixed(2))} bits a number\n`,
+  };
 }
 
 /** The source with the cache that was asked for instead of its own. */

@@ -170,9 +170,16 @@ export const KV_FIELDS: readonly MethodOption[] = [
     says: `0 or a number of tokens, at most ${MOST_RESIDUAL}`,
   },
   {
+    field: 'kvLayers',
+    flags: '--kv-layers <list>',
+    help: 'layers with other bits than --kv, such as 0=8,2-4=k8v4 (default: none)',
+    takes: 'text',
+    says: 'layers and their bits, such as 0=8,2-4=k8v4',
+  },
+  {
     field: 'kvFit',
     flags: '--kv-fit',
-    help: 'fit the scale and zero of each group to its numbers as they are packed (on the CPU)',
+    help: 'fit the scale and zero of each group to its numbers as they are packed',
     takes: 'switch',
   },
 ];

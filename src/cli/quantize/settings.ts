@@ -42,6 +42,7 @@ export interface KvSettings {
   readonly kvGranularity?: 'channel' | 'token';
   readonly kvGroup?: number;
   readonly kvResidual?: number;
+  readonly kvLayers?: string;
   readonly kvFit?: boolean;
 }
 

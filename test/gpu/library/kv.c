@@ -281,6 +281,47 @@ static void with_gpu(lpq_kv_desc d, const char *name, int numbers) {
   }
 }
 
+/* Fitted ends: the bytes that the CPU packs of the same two blocks. */
+static void fitted(lpq_kv_desc d, const char *name, int numbers) {
+  static const int32_t table[2] = {1, 0};
+  const int width = d.kv_heads * d.head_dim;
+  lpq_kv_info info;
+  lpq_kv_pages here, there;
+  lpq_kv_batch batch;
+  uint16_t *x[2];
+  void *own[4] = {NULL, NULL, NULL, NULL}, *memory[4] = {NULL, NULL, NULL, NULL}, *workspace, *k, *v;
+  size_t bytes = 0;
+  int i, side, tokens;
+  LPQ_INIT(info), LPQ_INIT(here), LPQ_INIT(there), LPQ_INIT(batch);
+  d.fit = 1;
+  GIVES(LPQ_OK, lpq_kv_describe(&d, &info));
+  d.page_tokens = info.unit, tokens = 2 * (int)info.unit;
+  for (side = 0; side < 2; ++side) {
+    x[side] = malloc(sizeof(uint16_t) * (size_t)(tokens * width));
+    for (i = 0; i < tokens * width; ++i) x[side][i] = half_bits(draw());
+  }
+  for (i = 0; i < 4; ++i)
+    if (info.page_bytes[i]) own[i] = calloc(2, info.page_bytes[i]), memory[i] = device_bytes(own[i], 2 * info.page_bytes[i]);
+  here.count = there.count = 2;
+  here.keys = own[0], here.key_numbers = own[1], here.values = own[2], here.value_numbers = own[3];
+  there.keys = memory[0], there.key_numbers = memory[1], there.values = memory[2], there.value_numbers = memory[3];
+  batch.sequences = 1, batch.table_pages = 2, batch.tail_room = info.block == 1 ? 0 : (int)info.block;
+  GIVES(LPQ_OK, lpq_kv_workspace(context, &d, &batch, 1, &bytes));
+  workspace = device_bytes(NULL, bytes);
+  GIVES(LPQ_OK, lpq_workspace_init(context, workspace, bytes, stream));
+  k = device_bytes(x[0], (size_t)(tokens * width) * 2), v = device_bytes(x[1], (size_t)(tokens * width) * 2);
+  GIVES(LPQ_OK, lpq_cpu_kv_pack(&d, tokens, x[0], x[1], 0, table, 2, &here, 2));
+  GIVES(LPQ_OK, lpq_kv_pack(context, &d, tokens, k, v, 0, device_bytes(table, sizeof table), 2, &there, workspace, bytes, stream));
+  for (i = 0; i < 4 && numbers; ++i)
+    if (info.page_bytes[i]) {
+      void *got = malloc(2 * info.page_bytes[i]);
+      TRUE(to_host(got, (device_memory)(uintptr_t)memory[i], 2 * info.page_bytes[i], stream) == 0 && wait_for(stream) == 0);
+      expect(memcmp(got, own[i], 2 * info.page_bytes[i]) == 0, name, __LINE__);
+      free(got);
+    }
+  GIVES(LPQ_OK, lpq_workspace_check(context, workspace, stream));
+}
+
 int main(int count, char **arguments) {
   int numbers;
   without_gpu();
@@ -293,6 +334,9 @@ int main(int count, char **arguments) {
     with_gpu(two(), "2 bits by token, heads outside", numbers);
     with_gpu(wide(), "4 bits by channel, heads of 512 dims", numbers);
     with_gpu(words(), "turbomind, keys of 8 bits and values of 4", numbers);
+    fitted(four(), "fitted: 4 bits by channel", numbers);
+    fitted(two(), "fitted: 2 bits by token, heads outside", numbers);
+    fitted(words(), "fitted: turbomind", numbers);
     lpq_context_close(context);
   }
   printf("%d checks, %d failed\n", checks, failed);

@@ -1,7 +1,7 @@
 // kv_decode, kv_pack and kv_append on a device: every form against double precision within the bound of
-// attention_case.h, outputs full of NaN before; packed bytes against codes made one by one; a thousand appended tokens
-// against everything packed and computed anew; what is bad is told. attention [--quick | --small] [--dims 64 | 128 |
-// 256 | 512 | none]: the sweep of these dims alone, or everything but the sweep.
+// attention_case.h, outputs full of NaN before; packed bytes, with fitted ends too, against codes made one by one; a
+// thousand appended tokens against everything packed and computed anew; what is bad is told. attention [--quick |
+// --small] [--dims 64 | 128 | 256 | 512 | none]: the sweep of these dims alone, or everything but the sweep.
 #include <algorithm>
 #include <cstring>
 
@@ -24,13 +24,14 @@ Params form(const KvCase& c, int page_tokens) {
                      {"outer", double(c.outer)}});
   if (c.words()) p.set("form", std::string("turbomind"));
   if (c.by_token()) p.set("granularity", std::string("token"));
+  if (c.fit) p.set("fit", 1.0);
   return p;
 }
 
 std::string name_of(const KvCase& c) {
   char name[128];
-  std::snprintf(name, sizeof(name), "k%d v%d d%d g%d%s heads %d/%d%s splits %d queries %d", c.bits, c.of_values(),
-                c.own(), c.key_group,
+  std::snprintf(name, sizeof(name), "k%d v%d d%d g%d%s%s heads %d/%d%s splits %d queries %d", c.bits, c.of_values(),
+                c.own(), c.key_group, c.fit ? " fitted" : "",
                 c.words()      ? " words"
                 : c.by_token() ? " by token"
                                : "",
@@ -345,7 +346,11 @@ void check_padded(Device& device, Report& report, int own, int stored) {
     for (const KvCase& each : {of_form(4, 128, F::kWide, 4), of_form(2, 32, F::kFine, 2), of_form(8, 64, F::kTokens, 4),
                                of_form(4, 0, F::kWords, 4)}) {
       check(device, report, each, DType::f32, {}, queries > 1);
-      if (queries == 1) check_pack(device, report, each);
+      if (queries != 1) continue;
+      check_pack(device, report, each);
+      KvCase fitted = each;
+      fitted.fit = true;
+      check_pack(device, report, fitted);
     }
   }
 }
@@ -399,6 +404,11 @@ void check_others(Device& device, Report& report, bool small) {
   const int steps = small ? 140 : 1000;
   check_steps(device, report, {4, 128, 128, 128, 2, 8, 2, 0, false, 1, {}, {}}, steps);
   if (!small) {
+    KvCase fitted{4, 64, 32, 32, 2, 8, 2, 0, false, 1, {}, {}, 4, F::kFine};
+    fitted.fit = true;
+    check_steps(device, report, fitted, steps);
+    fitted = {8, 128, 128, 128, 2, 4, 2, 0, false, 2, {}, {}, 4, F::kWords}, fitted.fit = true;
+    check_steps(device, report, fitted, steps);
     check_steps(device, report, {2, 64, 32, 32, 1, 4, 2, 0, true, 1, {}, {}, 2, F::kFine}, steps);
     check_steps(device, report, {8, 128, 64, 64, 1, 4, 1, 0, false, 2, {}, {}, 4, F::kTokens}, steps);
     check_steps(device, report, {8, 128, 128, 128, 2, 4, 2, 0, false, 1, {}, {}, 8, F::kWords}, steps);
@@ -465,6 +475,8 @@ int main(int argc, char** argv) {
             check(device, report, other, DType::f16);
           }
           c.sequences = 1, c.heads = 2, c.splits = 1, c.outer = group == 32;
+          check_pack(device, report, c);
+          c.fit = true;
           check_pack(device, report, c);
           KvCase many{bits,
                       dims,

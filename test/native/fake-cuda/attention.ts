@@ -14,7 +14,10 @@ export function attentionKernels(): string[] {
   return made.flatMap(([, op, list]) => {
     const words = (list as string).split(',').map((word) => word.trim());
     // Prompts are packed by one kernel, tails by another.
-    const stems = op === 'KV_PACK' ? ['lpq_kv_pack', 'lpq_kv_append'] : [`lpq_${(op as string).toLowerCase()}`];
+    const name = (op as string).toLowerCase();
+    const stems = name.startsWith('kv_pack')
+      ? [`lpq_${name}`, `lpq_${name.replace('pack', 'append')}`]
+      : [`lpq_${name}`];
     const pairs = words.flatMap((a) => words.map((b) => `${a}_${b}`));
     const all = [...words, ...pairs, ...pairs.flatMap((pair) => words.map((word) => `${pair}_${word}`))];
     return stems.flatMap((stem) => all.map((ending) => `${stem}_${ending}`));

@@ -16,6 +16,20 @@ for (const [args, names] of [
   [[...base, '--kv', '4', '--kv-granularity', 'head'], /--kv-granularity.*head/],
   [[...base.slice(0, -1), 'fmpq', '--kv', '4', '--act-kv', '4'], /--kv and --act-kv/],
   [['eval', model, '--text', 'x.txt', '--kv-residual', '0'], /--kv-residual has no effect without --kv/],
+  [[...base, '--kv-layers', '0=8'], /--kv-layers has no effect without --kv/],
+  [[...base, '--kv', '4', '--kv-layers', '0=16'], /--kv-layers does not take '0=16'/],
+  [[...base, '--kv', '4', '--kv-layers', '1'], /--kv-layers does not take '1'/],
+  [[...base, '--kv', '4', '--kv-layers', '2-1=8'], /--kv-layers does not take the layers 2-1/],
+  [[...base, '--kv', '4', '--kv-layers', '0-2=8,1=k8v4'], /--kv-layers names layer 1 twice/],
+  [
+    [...base, '--kv', '4', '--kv-layers', '0=8,4=8'],
+    /--kv-layers names layer 4, which has no keys and values of its own/,
+  ],
+  [[...base, '--kv', '8', '--kv-layers', '0=4', '--kv-residual', '64'], /--kv-residual 64 holds no whole blocks/],
+  [
+    [...base, '--kv', '8', '--kv-granularity', 'token', '--kv-layers', '0=2'],
+    /--kv-layers 0=2 does not go with one scale for each token and head/,
+  ],
 ] as const)
   test(`refused: ${args.slice(2).join(' ')}`, async () => {
     const ran = await lpq([...args]);
@@ -47,8 +61,9 @@ test('latents in few bits: what cannot be asked of them', async (t) => {
     [[...evaluated, '--kv', 'k8v4'], 2, /--kv k8v4.*both key and value/],
     [[...evaluated, '--kv', '4', '--kv-granularity', 'channel'], 2, /--kv-granularity channel/],
     [[...evaluated, '--kv', '4', '--kv-residual', '64'], 2, /--kv-residual/],
+    [[...evaluated, '--kv', '4', '--kv-layers', '0=8'], 2, /--kv-layers is for keys and values/],
+    [[...evaluated, '--kv', '4', '--kv-fit'], 2, /--kv-fit is for keys and values/],
     [[...evaluated, '--kv', '4', '--kv-group', '64'], 2, /--kv-group.*latents of 32 dims/],
-    [[...evaluated, '--kv', '4', '--kv-fit'], 2, /--kv-fit/],
     [['generate', dir, '--prompt', '!', '--kv', 'k8v4'], 2, /--kv k8v4.*both key and value/],
     [['generate', dir, '--prompt', '!', '--kv', '4', '--kv-group', '64'], 2, /--kv-group.*latents of 32 dims/],
   ] as const) {
@@ -112,6 +127,58 @@ test('a model writes over its latents in few bits: in floats, as codes and by pa
   }
 });
 
+test('bits by layer go from the command line to the artifact, its evaluation, which tells its size, and its verification', async (t) => {
+  const dir = scratch(t);
+  const [output, packed, text] = ['out', 'packed', 'text.txt'].map((name) => path.join(dir, name)) as [
+    string,
+    string,
+    string,
+  ];
+  const layers = ['--kv', '8', '--kv-granularity', 'token', '--kv-layers', '0=4,2-3=k8v4,1=8'];
+  const made = await lpq([...base.slice(0, 3), output, ...base.slice(4), ...layers]);
+  assert.equal(made.code, 0, made.stderr);
+  const read = (...names: string[]) => JSON.parse(readFileSync(path.join(...names), 'utf8'));
+  // What a layer has in common with most is not said.
+  const kv = {
+    form: 'turbomind',
+    keys: { bits: 8, granularity: 'token', group: 64 },
+    values: { bits: 8, group: 64 },
+    residual: 0,
+    layers: { 0: { keys: 4, values: 4 }, 2: { keys: 8, values: 4 }, 3: { keys: 8, values: 4 } },
+  };
+  assert.deepEqual(read(output, 'lpq.json').kv, kv);
+  assert.equal(read(output, 'lpq.json').provenance.options.kvLayers, '0=4,2-3=k8v4,1=8');
+  assert.equal((await lpq(['pack', output, '-o', packed, '--target', 'tilus'])).code, 0);
+  assert.deepEqual(read(packed, 'lpq.json').kv, kv);
+
+  writeFileSync(text, readFileSync(path.join(root, 'share', 'text', 'books-valid.txt'), 'utf8').slice(0, 4000));
+  const evaluated = async (...args: string[]) => {
+    const found = await lpq(['eval', ...args, '--text', text, '--ctx', '128', '--json']);
+    assert.equal(found.code, 0, found.stderr);
+    return events(found).at(-1) as { nll: number; cache: { bytesPerToken: number; bitsPerNumber: number } };
+  };
+  const [own, given] = [await evaluated(packed), await evaluated(output, ...layers)];
+  assert.equal(own.nll, given.nll);
+  // Two heads of 64 keys and values, and a scale and zero of 4 bytes for each: layers of 4, 8, 6 and 6 bits.
+  assert.equal(own.cache.bytesPerToken, (2 * (2 * 64 * (4 + 8 + 6 + 6))) / 8 + 4 * 2 * 2 * 4);
+  assert.equal(own.cache.bitsPerNumber, 6 + 0.5);
+  const beside = await lpq(['eval', packed, '--text', text, '--ctx', '128', '--source', model]);
+  assert.match(
+    beside.stdout,
+    /^cache KV8, KV4 in layer 0, K8V4 in layers 2 and 3 .*: 832 bytes a token, 6\.5 bits a number$/m,
+  );
+  const alike = await evaluated(output, '--kv', '8', '--kv-granularity', 'token', '--kv-layers', '0-3=4');
+  assert.equal(alike.nll, (await evaluated(output, '--kv', '4', '--kv-granularity', 'token')).nll);
+  assert.notEqual(alike.nll, own.nll);
+
+  const proved = await lpq(['verify', packed, '--json']);
+  assert.equal(proved.code, 0, proved.stderr);
+  const { checks } = events(proved).at(-1) as { checks: { name: string; status: string; detail: string }[] };
+  const check = checks.find(({ name }) => name === 'kv');
+  assert.equal(check?.status, 'passed');
+  assert.match(check?.detail ?? '', /KV8, KV4 in layer 0, K8V4 in layers 2 and 3 \(turbomind/);
+});
+
 test('the scheme goes from the command line to the checkpoint, the artifact, its evaluation and its verification', async (t) => {
   const dir = scratch(t);
   const [output, packed, text] = ['out', 'packed', 'text.txt'].map((name) => path.join(dir, name)) as [
@@ -136,7 +203,6 @@ test('the scheme goes from the command line to the checkpoint, the artifact, its
   assert.equal(ran.code, 0, ran.stderr);
   assert.deepEqual(read(packed, 'lpq.json').kv, kv);
 
-  const { writeFileSync } = await import('node:fs');
   writeFileSync(text, readFileSync(path.join(root, 'share', 'text', 'books-valid.txt'), 'utf8').slice(0, 4000));
   const nll = async (...args: string[]): Promise<number> => {
     const found = await lpq(['eval', ...args, '--text', text, '--ctx', '128', '--json']);
@@ -158,7 +224,6 @@ test('the scheme goes from the command line to the checkpoint, the artifact, its
 
 test('what a packed cache costs on the first windows of a text', async (t) => {
   const text = path.join(scratch(t), 'text.txt');
-  const { writeFileSync } = await import('node:fs');
   writeFileSync(text, readFileSync(path.join(root, 'share', 'text', 'books-valid.txt'), 'utf8').slice(0, 16_000));
   const nll = async (...args: string[]): Promise<number> => {
     const found = await lpq(['eval', model, '--text', text, '--ctx', '512', '--device', 'cpu', '--json', ...args]);
