@@ -13,6 +13,7 @@ export function replaced(source: WeightSource, by: Partial<WeightSource>): Weigh
     quantized: (name) => source.quantized?.(name) ?? false,
     tensor: (name) => source.tensor(name),
     packed: (name) => source.packed?.(name),
+    reads: (name) => source.reads?.(name),
     mixed: (name) => source.mixed?.(name),
     ...by,
   };

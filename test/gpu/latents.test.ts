@@ -3,11 +3,14 @@ import path from 'node:path';
 import { createRuntime, type DType, type NativeRuntime, readTyped, typed } from '../../native/binding.js';
 import { ops } from '../../native/ops.js';
 import { replaced } from '../../src/artifact/replaced.js';
+import { LATENTS } from '../../src/cli/options/kv-cache.js';
 import { logitsOf } from '../../src/eval/logits.js';
 import { type CacheForm, makeCache } from '../../src/generate/cache.js';
 import { disposeResident, loadResident } from '../../src/generate/resident.js';
 import { disposeStep, makeStep, runStep } from '../../src/generate/step.js';
 import type { WeightSource } from '../../src/model/source.js';
+import { verifyLatents } from '../../src/verify/latents.js';
+import { Recorder } from '../../src/verify/report.js';
 import { headCases, headProduct } from '../native/head-linear-cases.js';
 import { decodeBf16, decodeF16 } from '../native/support.js';
 import { CONFIGS } from '../src/model/configs.js';
@@ -34,6 +37,24 @@ gpuTest("every head's own product is the CPU's, elementwise", async () => {
     for (const [i, value] of want.entries())
       if (Number.isNaN(value)) assert.ok(Number.isNaN(got[i]), `${c.name}: element ${i} was written`);
       else assert.ok(Math.abs(got[i]! - value) <= ROUNDING[c.y]! * most, `${c.name}: ${got[i]}, not ${value}`);
+  }
+});
+
+gpuTest('the verifier agrees with the kernels of a cache of latents', async () => {
+  const [gpu, cpu] = [createRuntime({ device: 'cuda:0' }), createRuntime()];
+  const wide = { ...CONFIGS.deepseek_v3!, kv_lora_rank: 512, qk_rope_head_dim: 64, num_attention_heads: 32 };
+  for (const [config, bits, group] of [
+    [CONFIGS.deepseek_v2!, 2, 32],
+    [wide, 4, 128],
+    [wide, 8, 64],
+  ] as const) {
+    const recorder = new Recorder();
+    const context = { runtime: cpu, devices: [cpu, gpu], maker: LATENTS, seed: 3, recorder };
+    await verifyLatents(context, { bits, group }, randomSource(config));
+    assert.deepEqual(
+      recorder.failures.map(({ message }) => message),
+      [],
+    );
   }
 });
 

@@ -32,6 +32,9 @@ const PERPLEXITY = 1e-3;
 const DRAWS = { ctx: 64, windows: 16 } as const;
 const DEVIATIONS = 5;
 
+/** Here weights are compared: packed caches are left out, and so is the rounding of inputs, which kernels have or have not. */
+const WEIGHTS = { kv: undefined, latents: undefined, reads: () => undefined };
+
 /**
  * The artifact on a device, its packed modules through the kernels that they were packed for. The perplexity must be within a thousandth of the
  * quantized checkpoint's; where activations become codes, of what that gives on the same device, logit by logit, and what the CPU
@@ -46,12 +49,11 @@ export async function throughKernels(
   const onProgress = () => run.interrupt.check();
   const artifact = artifactSource(dir, rt, true, multipliesCodes(kernel));
   const opened = [artifact];
-  // Packed caches are simulated on the CPU only; here weights are compared.
-  const packed = replaced(artifact, { kv: undefined });
+  const packed = replaced(artifact, WEIGHTS);
   try {
     const coded = multipliesCodes(kernel) && quantizesActivations(artifact.manifest.target);
     if (!coded) {
-      const plain = replaced(reference, { kv: undefined });
+      const plain = replaced(reference, WEIGHTS);
       const found = await textDivergence(rt, plain, packed, file, {
         ctx: 256,
         windows: 4,
@@ -65,7 +67,7 @@ export async function throughKernels(
     const simulated = Object.values(artifact.manifest.modules).some(({ activations }) => activations);
     const cpu = simulated ? reference : artifactSource(dir, rt, true, true);
     if (!simulated) opened.push(cpu as typeof artifact);
-    const found = await textDivergence(rt, replaced(cpu, { kv: undefined }), packed, file, {
+    const found = await textDivergence(rt, replaced(cpu, WEIGHTS), packed, file, {
       ...DRAWS,
       runtime: kernel,
       onProgress,
@@ -81,7 +83,7 @@ export async function throughKernels(
       );
     if (!simulated) return { found, written: await written(kernel, packed, file, run) };
     const window = { ctx: 256, windows: 4, onProgress };
-    const same = await textDivergence(kernel, replaced(there, { kv: undefined }), packed, file, window);
+    const same = await textDivergence(kernel, replaced(there, WEIGHTS), packed, file, window);
     recorder.check(same.largest.difference === 0, {
       check: 'end-to-end',
       got: same.largest.difference,

@@ -104,6 +104,7 @@ function asStored(
   const { modules } = artifact.manifest;
   const dense = new Set(Object.keys(modules).filter((name) => modules[name]?.layout === 'dense'));
   return replaced(canonical, {
+    reads: () => undefined,
     async tensor(name) {
       const exact = await canonical.tensor(name);
       if (!dense.has(name.replace(/\.weight$/, ''))) return exact;

@@ -2,10 +2,15 @@
 // step or a whole text reads, by the "device" and by the CPU. Prints the largest difference of each case, by its size.
 import { createRuntime, fromTyped, type NativeRuntime, readTyped, type Tensor } from '../../../native/binding.js';
 import { ops } from '../../../native/ops.js';
+import { LATENTS } from '../../../src/cli/options/kv-cache.js';
 import { makeCache } from '../../../src/generate/cache.js';
 import type { Step } from '../../../src/generate/step.js';
 import { readLatents } from '../../../src/model/decoded-latents.js';
 import type { Batch } from '../../../src/model/program.js';
+import { verifyLatents } from '../../../src/verify/latents.js';
+import { Recorder } from '../../../src/verify/report.js';
+import { CONFIGS } from '../../src/model/configs.js';
+import { randomSource } from '../../src/model/fixtures.js';
 import { headCases, headProduct } from '../head-linear-cases.js';
 import { decodeBf16, decodeF16, Random } from '../support.js';
 
@@ -115,3 +120,10 @@ async function read(rt: NativeRuntime): Promise<number[]> {
 for (const bits of [2, 4, 8, 16] as const)
   tell(`steps over latents of ${bits} bits`, [await steps(cpu, bits), await steps(cuda, bits)]);
 tell('a text over latents', [await read(cpu), await read(cuda)]);
+
+const recorder = new Recorder();
+const context = { runtime: cpu, devices: [cuda], maker: LATENTS, seed: 3 };
+await verifyLatents({ ...context, recorder }, { bits: 4, group: 32 }, randomSource(CONFIGS.deepseek_v3!));
+const { count } = recorder.checks().find(({ name }) => name === 'kv') as { count: number };
+for (const { message } of recorder.failures) console.error(`fake CUDA: ${message}`);
+console.log(`the verifier, ${count > 500 ? 'many' : 'few'} checks of latents: ${recorder.failures.length}`);

@@ -150,6 +150,13 @@ test('what a cache of latents does not keep is refused', async () => {
   await assert.rejects(step(CONFIGS.llama!), designed('LPQ_USAGE', /block 0 has keys and values/));
 });
 
+test('a source with another cache reads its inputs as before', () => {
+  const form = { rounded: { type: 'i8' as never } };
+  const source = { ...randomSource(CONFIGS.llama!), reads: (name: string) => (name === 'a.weight' ? form : undefined) };
+  const with4 = replaced(source, { latents: latents(4) as WeightSource['latents'] });
+  assert.deepEqual([with4.reads?.('a.weight'), with4.reads?.('b.weight')], [form, undefined]);
+});
+
 test('groups of latents of any size', () => {
   assert.deepEqual(latentsOf({ kv: '4' }, 24), { bits: 4, group: 32 });
   assert.deepEqual(latentsOf({ kv: '4' }, 448), { bits: 4, group: 64 });
