@@ -1,5 +1,5 @@
 import type { PackedModule } from '../../formats/artifact/schema.js';
-import { addon, type DType, type NativeRuntime, type Tensor, typed } from '../../native/binding.js';
+import { type DType, type Tensor, typed } from '../../native/binding.js';
 import { quantType } from '../core/quant-type.js';
 import { disposePacked, uploadStored } from '../model/packed.js';
 import type { Decoded } from './decode.js';
@@ -21,15 +21,10 @@ interface Reference {
   /** What the layout's own arithmetic may be away besides: what is stored or aligned, and in f16 the weights' rounding. */
   readonly stored: Float64Array;
   readonly rounded: Float64Array;
-  /** The kernel of the packed format rounds weights, to the type of the activations, above 16 tokens. */
+  /** Above 16 tokens the kernel of the packed format may round weights to the type of the activations (docs/internals/kernels, scaled.md and large.md). */
   readonly rounds: boolean;
-}
-
-/** Such devices take gemm_large above 16 tokens, which dequantizes as MARLIN does (docs/internals/kernels/large.md). */
-function lacksWgmma(rt: NativeRuntime): boolean {
-  if (rt.device === 'cpu') return false;
-  const facts = addon().cudaDevices()[Number(rt.device.slice('cuda:'.length))];
-  return facts !== undefined && facts.arch < 90;
+  /** And scales before. */
+  readonly roundsScales: boolean;
 }
 
 /**
@@ -56,11 +51,12 @@ export async function runKernel(
     const codes = rules.codes === true ? packed.weights.dtype : rules.codes;
     const read = codes ? asCodes(x, k, codes) : x;
     const reference = await referenceOf(ctx, rules, module, decoded, read, codes === 'f8_e4m3');
-    const { columns, product, size, stored, rounded, rounds } = reference;
+    const { columns, product, size, stored, rounded, rounds, roundsScales } = reference;
     return await sweep({ ctx, rt, name, n, k, columns }, x, packed, (dtype, tokens, at) => {
       const want = product[at]!;
       // bf16 rounds eight times as far, and the scales besides.
-      const share = tokens <= 16 ? 0 : dtype === 'f16' ? 1.02 : rounds ? 16.4 : 0;
+      const half = roundsScales ? 2.04 : 1.02;
+      const share = tokens <= 16 ? 0 : dtype === 'f16' ? half : rounds ? 16.4 : 0;
       // Sums of K terms and a few factors in f32, then one rounding.
       const sums = (size[at]! * (k + 8)) / 2 ** 24;
       return [want, sums + stored[at]! * 1.01 + share * rounded[at]! + rounding(dtype, want)];
@@ -90,7 +86,7 @@ async function referenceOf(
   const halves = new Float64Array(product.length);
   const integers = type.kind === 'int' && rules.rounds === true;
   const fused = integers && rules.fused === true;
-  const rounds = rules.roundsWithoutWgmma === true && kernel !== undefined && lacksWgmma(kernel);
+  const rounds = rules.roundsOnDevices === true && kernel !== undefined && kernel.device !== 'cpu';
   const groupOf = groupsOf(k, module.scales.block[1], group, parts.get('permutation'));
   const scales = parts.get('scales')!;
   const groups = scales.shape[1] as number;
@@ -133,7 +129,8 @@ async function referenceOf(
       halves[m * columns.length + j] = half;
     }
   weight.dispose();
-  return { columns, product, size, stored: off, rounded: halves, rounds };
+  const roundsScales = rounds && scales.dtype === 'bf16';
+  return { columns, product, size, stored: off, rounded: halves, rounds, roundsScales };
 }
 
 /** The group of every input feature. */

@@ -41,8 +41,8 @@ export interface KernelRules {
   readonly rounds?: boolean;
   /** Of integers the product of scale and zero point is stored, in f16. */
   readonly fused?: boolean;
-  /** On devices without wgmma weights become the type of the activations above 16 tokens. */
-  readonly roundsWithoutWgmma?: boolean;
+  /** On devices weights become the type of the activations above 16 tokens. */
+  readonly roundsOnDevices?: boolean;
   /** Activations become codes, one scale per token: of the weights' dtype (true), or of this one. */
   readonly codes?: true | 'i8';
   /** Instead of the comparison of products with fp64; returns the largest error / bound. */

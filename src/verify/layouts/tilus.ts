@@ -41,7 +41,7 @@ const rules: TileRules = {
 
   emulator: () => ({ program: 'tilus' }),
 
-  kernel: { binds: tilusKernel, roundsWithoutWgmma: true },
+  kernel: { binds: tilusKernel, roundsOnDevices: true },
 };
 
 export const tilus = tileLayout(rules);
