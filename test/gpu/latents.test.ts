@@ -113,11 +113,15 @@ for (const { name, ids, source } of MODELS)
     async () => {
       const [gpu, cpu] = [createRuntime({ device: 'cuda:0' }), createRuntime()];
       const plain = await Promise.all([gpu, cpu].map((rt) => steps(rt, source(), ids, 'exact')));
-      // What 16 bits between products do to this model without such a cache; four times that, and a code that flips here and there.
-      const bar = 4 * away(plain[0]!, plain[1]!) + 2 ** -6;
+      // What 16 bits between products do to this model without such a cache; four times that.
+      const most = 4 * away(plain[0]!, plain[1]!) + 2 ** -6;
+      const fine = await steps(cpu, source(), ids, { latents: { bits: 16, group: 32 } });
       for (const bits of [16, 8, 4] as const) {
         const form = { latents: { bits, group: 32 } };
         const [got, want] = [await steps(gpu, source(), ids, form), await steps(cpu, source(), ids, form)];
+        // A latent that is a little off takes another code near a tie. Such codes are fewer than all, and off by one: what they do
+        // stays below what rounding all latents does.
+        const bar = most + away(want, fine);
         assert.ok(away(got, want) <= bar, `steps over ${bits} bits: ${away(got, want)}, with ${bar}`);
         if (bits === 16) continue;
         const latents = { bits, group: 32 } as const;
