@@ -86,7 +86,8 @@ async function evaluate(given: string, flags: EvalFlags, run: Run): Promise<void
     const error = found.standardError === null ? '' : ` ± ${found.standardError.toPrecision(2)}`;
     run.report.result(
       { dir, ...found, ...productsUsed(rt), ...(size && { cache: size.cache }), seconds },
-      line`ppl ${found.ppl.toFixed(4)}${error}   ${scored(found)}   ${found.text}   ${duration(seconds)}\n${size?.told ?? ''}`,
+      line`ppl ${found.ppl.toFixed(4)}${error}   ${scored(found)}   ${found.text}   ${duration(seconds)}\n` +
+        (size?.told ?? ''),
     );
   } finally {
     close();

@@ -162,6 +162,8 @@ test('bits by layer go from the command line to the artifact, its evaluation, wh
   // Two heads of 64 keys and values, and a scale and zero of 4 bytes for each: layers of 4, 8, 6 and 6 bits.
   assert.equal(own.cache.bytesPerToken, (2 * (2 * 64 * (4 + 8 + 6 + 6))) / 8 + 4 * 2 * 2 * 4);
   assert.equal(own.cache.bitsPerNumber, 6 + 0.5);
+  const plain = await lpq(['eval', packed, '--text', text, '--ctx', '128']);
+  assert.match(plain.stdout, /^ppl .*\ncache KV8, KV4 in layer 0, .* bits a number$/);
   const beside = await lpq(['eval', packed, '--text', text, '--ctx', '128', '--source', model]);
   assert.match(
     beside.stdout,
