@@ -40,7 +40,7 @@ export function runIdentity(
   return plain({ given, derived });
 }
 
-/** What the bytes depend on of where they are computed: sums over several devices are added in another order. */
+/** What the bytes depend on of where they are computed: several devices may multiply parts of a large matrix by other kernels. */
 export function backendOf(rts: readonly NativeRuntime[]): string {
   const kind = rts[0]?.device === 'cpu' ? 'cpu' : 'cuda';
   return rts.length > 1 ? `${kind} x${rts.length}` : kind;

@@ -98,8 +98,8 @@ test('two devices give what one gives, but for the order of sums', async (t) => 
   const list = sequences(6, 60);
   const model = path.join(shareDirectory(), 'tiny-llama');
   // One order for all: a static order turns a rounding of the Hessian's diagonal into another permutation.
-  const run = (name: string, rts: readonly NativeRuntime[], alpha: number) =>
-    quantizeOver(rts, model, path.join(dir, name), list, gptqQuantizer({ ...GPTQ_DEFAULTS, alpha, order: 'none' }));
+  const run = (name: string, rts: readonly NativeRuntime[], alpha: number, some = list) =>
+    quantizeOver(rts, model, path.join(dir, name), some, gptqQuantizer({ ...GPTQ_DEFAULTS, alpha, order: 'none' }));
   const [a, b, c, d] = [createRuntime(1), createRuntime(1), createRuntime(1), createRuntime(1)];
   const one = await run('one', [a], 0);
   const two = await run('two', [a, b], 0);
@@ -126,4 +126,7 @@ test('two devices give what one gives, but for the order of sums', async (t) => 
   const four = await run('four', [a, b, c, d], 0.25);
   const pair = await run('pair', [c, d], 0.25);
   assert.deepEqual(pair.hashes, four.hashes, 'two and four devices sum up the same sections');
+  const few = await run('few', [a, b], 0.25, list.slice(0, 2));
+  const idle = await run('idle', [a, b, c], 0.25, list.slice(0, 2));
+  assert.deepEqual(idle.hashes, few.hashes, 'a device without a sequence');
 });
