@@ -24,8 +24,8 @@ export function fmpqQuantizer(base: Quantizer, options: FmpqOptions, plan: FmpqP
         ...(kept.length > 0 && { kept: Object.fromEntries(kept.map(({ site, reason }) => [site, reason])) }),
       },
     },
-    feed(rt, statistics) {
-      const solver = base.feed(rt, statistics);
+    feed(rt, statistics, rows) {
+      const solver = base.feed(rt, statistics, rows);
       return {
         async solve(name, weight, scheme) {
           const result = await solver.solve(name, weight, scheme);

@@ -11,9 +11,9 @@ export function gptqQuantizer(options: GptqOptions): Quantizer {
     original: options.alpha > 0,
     coverage: options.coverage,
     options: { ...options },
-    feed(rt, statistics) {
+    feed(rt, statistics, rows) {
       if (!statistics) throw new LpqError('LPQ_INTERNAL', 'GPTQ was called without calibration statistics');
-      return new FeedSolver(rt, statistics, options);
+      return new FeedSolver(rt, statistics, options, rows);
     },
   };
 }

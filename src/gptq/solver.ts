@@ -43,6 +43,8 @@ export class FeedSolver implements FeedQuantizer {
     private readonly rt: NativeRuntime,
     private readonly statistics: FeedStatistics,
     private readonly options: GptqOptions,
+    /** Rows of all linears of the feed, wherever they are solved; undefined: those of the linear at hand. */
+    private readonly rows?: number,
   ) {}
 
   /** Quantizes W [N,K] (f32, f16 or bf16). `name` is for messages. */
@@ -224,22 +226,20 @@ export class FeedSolver implements FeedQuantizer {
   }
 
   /**
-   * What gptq_target adds to a linear of n rows. A matrix that serves the whole feed costs as much as one linear of K rows;
-   * smaller ones do without unless it is there already.
+   * What gptq_target adds to a linear of n rows. A matrix that serves the whole feed costs as much as K rows without it. Which of
+   * both it is does not depend on the rows at hand: devices that share them round alike.
    */
   private correction(factored: Factored, n: number) {
     const { rt, options } = this;
     const { drift } = this.statistics;
     if (!drift || options.alpha === 0) return undefined;
     const [k] = drift.shape as [number, number];
-    if (!factored.correction && n >= k) {
-      const matrix = rt.allocate('f32', [k, k]);
-      gptqOps.correction(rt, drift, factored.order, factored.u, matrix);
-      factored.correction = matrix;
+    if ((this.rows ?? n) < k) return { drift, u: factored.u, alpha: options.alpha };
+    if (!factored.correction) {
+      factored.correction = rt.allocate('f32', [k, k]);
+      gptqOps.correction(rt, drift, factored.order, factored.u, factored.correction);
     }
-    return factored.correction
-      ? { matrix: factored.correction, alpha: options.alpha }
-      : { drift, u: factored.u, alpha: options.alpha };
+    return { matrix: factored.correction, alpha: options.alpha };
   }
 
   /** NVFP4's second level: the largest scale that a group can ask for is stored as 448, the top of e4m3. */

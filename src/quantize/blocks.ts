@@ -170,6 +170,8 @@ async function solveShare(
   }
 }
 
+const rowsOf = ({ linears }: Feed): number => linears.reduce((sum, { n }) => sum + n, 0);
+
 /** Fewer rows than this fraction of K say too little of a K x K Hessian. */
 const FEW_ROWS = 1 / 8;
 
@@ -184,7 +186,7 @@ export async function quantizeShare(
 ): Promise<Replacement[]> {
   const k = (feed.linears[0] as LinearRef).k;
   const few = statistics !== undefined && statistics.tokens < Math.ceil(k * FEW_ROWS);
-  const solver = few ? nearest(rt) : context.quantizer.feed(rt, statistics);
+  const solver = few ? nearest(rt) : context.quantizer.feed(rt, statistics, rowsOf(feed));
   const replaced: Replacement[] = [];
   try {
     for (const run of siblingRuns(parts, ({ linear }) => context.schemes.get(linear.name))) {

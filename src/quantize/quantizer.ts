@@ -28,8 +28,11 @@ export interface Quantizer {
   readonly batchTokens?: number;
   /** Recorded in the checkpoint's provenance. */
   readonly options: Readonly<Record<string, unknown>>;
-  /** On the device where the statistics are. Throws where the method needs some and has none. */
-  feed(rt: NativeRuntime, statistics: FeedStatistics | undefined): FeedQuantizer;
+  /**
+   * On the device where the statistics are. `rows`: of all linears of the feed, parts of which other devices may solve; absent: each
+   * linear is solved as if alone. Throws where the method needs statistics and has none.
+   */
+  feed(rt: NativeRuntime, statistics: FeedStatistics | undefined, rows?: number): FeedQuantizer;
   /** solveBlock() begins with what feed() makes of the block (BlockTask.start). */
   readonly feedsFirst?: true;
   /**

@@ -5,6 +5,7 @@ import { shareDirectory } from '../../src/calibrate/bundled.js';
 import { GPTQ_DEFAULTS } from '../../src/gptq/options.js';
 import { gptqQuantizer } from '../../src/gptq/quantizer.js';
 import { scratch } from '../src/cli/lpq.js';
+import { partsAlike } from '../src/gptq/parts.js';
 import { ARCHITECTURES } from '../src/model/fixtures.js';
 import { quantizeOver, sequences } from '../src/quantize/over-devices.js';
 import { gpuTest } from './gpu.js';
@@ -29,3 +30,9 @@ for (const [name, { home, vocab, group }] of Object.entries(MODELS))
     assert.ok(Object.keys(made[0] ?? {}).length > 0);
     for (const other of made.slice(1)) assert.deepEqual(other, made[0]);
   });
+
+gpuTest('rows that another device solves have the bytes that they have among all', async () => {
+  const rt = createRuntime({ device: 'cuda:0' });
+  await partsAlike(rt, 3072, 256, 1024);
+  await partsAlike(rt, 2048, 2048, 1024);
+});

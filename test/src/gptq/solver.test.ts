@@ -6,6 +6,7 @@ import { gptqQuantizer } from '../../../src/gptq/quantizer.js';
 import { type SchemeOptions, schemeFromOptions } from '../../../src/quantize/scheme.js';
 import { dequantizeResult } from '../../../src/quantize/stored.js';
 import { rtnQuantizer } from '../../../src/rtn/quantizer.js';
+import { partsAlike } from './parts.js';
 
 const rt = createRuntime(2);
 const [n, k] = [4, 64];
@@ -54,4 +55,10 @@ test('the second level of e4m3 scales leaves room for the largest group of every
     // With such a Hessian GPTQ is rounding with a clip search: it may not be worse, but for a tie in the last bits.
     assert.ok(gptq <= rtn * 1.02, `${JSON.stringify(type)}: ${gptq} against ${rtn}`);
   }
+});
+
+test('rows that another device solves have the bytes that they have among all', async () => {
+  // Parts of fewer rows than columns, of a matrix of more; and of one of fewer.
+  await partsAlike(rt, 96, 64, 32);
+  await partsAlike(rt, 48, 64, 32);
 });
