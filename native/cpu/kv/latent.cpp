@@ -1,9 +1,10 @@
 // latent_decode, latent_pack, latent_append: the bytes of CUDA's operations of those names (formats/kv/spec.md), in
 // closed formulas; attention in fp64.
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <vector>
 
-#include "cpu/kv/attend.h"
 #include "cpu/kv/grid.h"
 #include "lpq/half.h"
 #include "ops/latent.h"
@@ -65,28 +66,35 @@ struct Latents {
   // Token t of a page: the latent as the kernels read it (code * scale + zero, rounded to f16 once), then rotary dims.
   void row(int32_t number, int64_t t, double* to) const {
     const uint8_t *const from = page(number), *const codes = from + t * f.row(),
-                         *const pairs = from + f.numbers() + t * f.number_row();
-    for (int64_t d = 0; d < f.latent; ++d) {
-      if (f.exact()) {
-        to[d] = f16_to_f32(get(codes + 2 * d));
-        continue;
-      }
-      const int64_t at = bit(d), g = d / f.group;
-      const int code = codes[at / 8] >> at % 8 & ((1 << f.bits) - 1);
-      // Exact in fp64; fp32 holds 19 of its bits, so that the second rounding could meet a tie of the first: to f16 at
-      // once.
-      to[d] = to_half(code * static_cast<double>(f16_to_f32(get(pairs + 4 * g))) + f16_to_f32(get(pairs + 4 * g + 2)));
+                         *const pairs = from + f.numbers() + t * f.number_row(),
+                         *const turned = from + f.rope() + 2 * t * f.rotary;
+    for (int64_t r = 0; r < f.rotary; ++r) to[f.latent + r] = f16_to_f32(get(turned + 2 * r));
+    if (f.exact()) {
+      for (int64_t d = 0; d < f.latent; ++d) to[d] = f16_to_f32(get(codes + 2 * d));
+      return;
     }
-    for (int64_t r = 0; r < f.rotary; ++r) to[f.latent + r] = f16_to_f32(get(from + f.rope() + 2 * (t * f.rotary + r)));
+    const int64_t each = 32 / f.bits;
+    const uint32_t mask = (1u << f.bits) - 1;
+    for (int64_t d = 0; d < f.latent; d += each) {  // a word, of one group
+      const int64_t g = d / f.group;
+      const double scale = f16_to_f32(get(pairs + 4 * g)), zero = f16_to_f32(get(pairs + 4 * g + 2));
+      const uint8_t* const at = codes + d / each * 4;
+      const uint32_t even = get(at), odd = get(at + 2);
+      for (int64_t i = 0; i < each / 2; ++i) {
+        // Exact in fp64; fp32 holds 19 of its bits, so that the second rounding could meet a tie of the first: to f16
+        // at once.
+        to[d + 2 * i] = to_half((even >> i * f.bits & mask) * scale + zero);
+        to[d + 2 * i + 1] = to_half((odd >> i * f.bits & mask) * scale + zero);
+      }
+    }
   }
 
-  // A number of fp64 to the nearest of f16, ties to even, without overflow to infinity among what a cache holds.
+  // A number of fp64 to the nearest of f16, ties to even, without overflow to infinity among what a cache holds: adding
+  // 1.5 * 2^52 units of its last place rounds to those.
   static double to_half(double v) {
-    if (v == 0) return v;
-    int exponent;
-    std::frexp(v, &exponent);
-    const double unit = std::ldexp(1.0, std::max(exponent - 11, -24));
-    return std::nearbyint(v / unit) * unit;
+    const uint64_t power = std::max<uint64_t>(std::bit_cast<uint64_t>(v) >> 52 & 0x7ff, 1023 - 14);
+    const double units = std::bit_cast<double>((power + 42) << 52 | uint64_t{1} << 51);
+    return v + units - units;
   }
 };
 
@@ -121,40 +129,75 @@ void append(Call& call, Exec&) {
 }
 LPQ_OP(append, "latent_append");
 
-constexpr int64_t kRows = 32;  // queries times heads that read their tokens together
+constexpr int64_t kRows = 32;  // queries times heads that read their tokens together, at most
+
+// The rows first .. of sequence b: queries times heads. Every sum runs over dims, or over tokens, in ascending order,
+// so that it does not matter how rows are shared among threads.
+void attend(const ops::LatentDecode& of, const Latents& latents, int64_t b, int64_t first, int64_t count) {
+  const ops::LatentForm& f = of.form;
+  const int64_t rows = of.heads * of.queries, width = f.width(), length = of.lengths.data<int32_t>()[b];
+  const int32_t* const table = of.table.data<int32_t>() + b * of.table.dim(1);
+  const auto seen = [&](int64_t n) { return std::max<int64_t>(0, length - of.queries + (first + n) / of.heads + 1); };
+  const int64_t tokens = seen(count - 1);
+  const auto size = [](int64_t a, int64_t c) { return static_cast<size_t>(a * c); };
+  std::vector<double> q(size(width, count)), scores(size(tokens, count)), sums(size(count, f.latent)),
+      total(size(count, 1)), row(size(width, 1));
+  const uint16_t* const asked = of.q.data<uint16_t>() + (b * rows + first) * width;
+  for (int64_t n = 0; n < count; ++n)
+    for (int64_t d = 0; d < width; ++d) {
+      const uint16_t x = asked[n * width + d];
+      q[size(d, count) + static_cast<size_t>(n)] =
+          f16_to_f32(of.q.dtype == DType::bf16 ? f32_to_f16(bf16_to_f32(x)) : x);
+    }
+  for (int64_t t = 0; t < tokens; ++t) {
+    double* const s = scores.data() + t * count;
+    latents.row(table[t / f.page_tokens], t % f.page_tokens, row.data());
+    for (int64_t d = 0; d < width; ++d) {
+      const double *const each = q.data() + d * count, x = row[static_cast<size_t>(d)];
+      for (int64_t n = 0; n < count; ++n) s[n] += each[n] * x;
+    }
+  }
+  for (int64_t n = 0; n < count; ++n) {
+    double *const s = scores.data() + n, most = -INFINITY;
+    for (int64_t t = 0; t < seen(n); ++t) most = std::max(most, s[t * count] *= of.scale);
+    for (int64_t t = 0; t < tokens; ++t) {
+      s[t * count] = t < seen(n) ? std::exp(s[t * count] - most) : 0;
+      total[static_cast<size_t>(n)] += s[t * count];
+    }
+  }
+  for (int64_t t = 0; t < tokens; ++t) {
+    latents.row(table[t / f.page_tokens], t % f.page_tokens, row.data());
+    for (int64_t n = 0; n < count; ++n) {
+      double* const y = sums.data() + n * f.latent;
+      const double weight = scores[size(t, count) + static_cast<size_t>(n)];
+      for (int64_t d = 0; d < f.latent; ++d) y[d] += weight * row[static_cast<size_t>(d)];
+    }
+  }
+  for (int64_t n = 0; n < count; ++n)
+    for (int64_t d = 0; d < f.latent; ++d) {
+      const double sum = sums[size(n, f.latent) + static_cast<size_t>(d)], all = total[static_cast<size_t>(n)];
+      const float v = all > 0 ? static_cast<float>(sum / all) : 0.0f;
+      const int64_t at = (b * rows + first + n) * f.latent + d;
+      if (of.y.dtype == DType::f32) of.y.data<float>()[at] = v;
+      else of.y.data<uint16_t>()[at] = of.y.dtype == DType::bf16 ? f32_to_bf16(v) : f32_to_f16(v);
+    }
+}
 
 void decode(Call& call, Exec& exec) {
   const ops::LatentDecode of(call);
   const Latents latents{of.form};
-  const ops::LatentForm& f = of.form;
-  const int64_t table_pages = of.table.dim(1), rows = of.heads * of.queries, runs = (rows + kRows - 1) / kRows,
-                width = f.width();
+  const int64_t table_pages = of.table.dim(1), rows = of.heads * of.queries;
   for (int64_t b = 0; b < of.sequences; ++b)
     latents.require_pages(of.table.data<int32_t>() + b * table_pages, table_pages, 0, of.lengths.data<int32_t>()[b]);
-  const auto number = [bf = of.q.dtype == DType::bf16](uint16_t x) {
-    return f16_to_f32(bf ? f32_to_f16(bf16_to_f32(x)) : x);
-  };
+  if (of.sequences == 0) return;
+  // Few rows are shared among threads, each of which reads the tokens then.
+  const int64_t shares = (exec.pool.size() + of.sequences - 1) / of.sequences,
+                together = std::clamp<int64_t>((rows + shares - 1) / shares, 1, kRows),
+                runs = (rows + together - 1) / together;
   exec.pool.parallel_for(of.sequences * runs, 1, [&](int64_t begin, int64_t end, int) {
-    std::vector<double> out;
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t b = i / runs, first = i % runs * kRows, count = std::min(kRows, rows - first);
-      const int64_t tokens = of.lengths.data<int32_t>()[b];
-      const int32_t* const own = of.table.data<int32_t>() + b * table_pages;
-      const auto token = [&](int64_t t, double* row) { latents.row(own[t / f.page_tokens], t % f.page_tokens, row); };
-      const uint16_t* const q = of.q.data<uint16_t>() + (b * rows + first) * width;
-      out.resize(static_cast<size_t>(count * width));
-      // Weighted sums of rotary dims come out, too, and are left there.
-      attend_rows<double>(
-          count, width, of.scale,
-          [&](int64_t n) { return std::max<int64_t>(0, tokens - of.queries + (first + n) / of.heads + 1); },
-          [&](int64_t n, int64_t d) { return number(q[n * width + d]); }, token, token, out.data());
-      for (int64_t n = 0; n < count; ++n)
-        for (int64_t d = 0; d < f.latent; ++d) {
-          const float v = static_cast<float>(out[static_cast<size_t>(n * width + d)]);
-          const int64_t at = (b * rows + first + n) * f.latent + d;
-          if (of.y.dtype == DType::f32) of.y.data<float>()[at] = v;
-          else of.y.data<uint16_t>()[at] = of.y.dtype == DType::bf16 ? f32_to_bf16(v) : f32_to_f16(v);
-        }
+      const int64_t first = i % runs * together;
+      attend(of, latents, i / runs, first, std::min(together, rows - first));
     }
   });
 }
