@@ -133,9 +133,9 @@ test('two devices have a part of the batches each, and the same checkpoint comes
   for (const { inputs, outputs, again, task } of seen) {
     assert.deepEqual(
       task.lanes.map((lane) => lane.inputs.count),
-      [1, 1],
+      [2, 2],
     );
-    assert.equal(inputs.length, 2);
+    assert.equal(inputs.length, 4);
     assert.deepEqual(outputs, again);
   }
   const [one, two] = [await statesOf(openSource(runs[0], rt)), await statesOf(openSource(runs[1], rt))];
