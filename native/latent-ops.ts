@@ -1,7 +1,14 @@
 import type { NativeRuntime, Tensor } from './binding.js';
 
-/** The packed cache of latent attention (native/ops/latent.h), part of the operation table (ops.ts). */
+/** The packed cache of latent attention (native/ops/latent.h) and the products around it, part of the operation table (ops.ts). */
 export const latentOps = {
+  /**
+   * A product of every head's own (native/ops/linalg.h), with rows of the weight or, `turned`, their columns: what makes queries in
+   * the space of the latent, and values of results.
+   */
+  headLinear: (rt: NativeRuntime, x: Tensor, weight: Tensor, y: Tensor, p: HeadProducts) =>
+    rt.enqueue('head_linear', [x, weight], [y], { ...p }),
+
   /**
    * Attention in the space of the latent: q [B*queries, heads*(latent + rotary)] f16 or bf16, y [B*queries, heads*latent]; `queries`:
    * the newest tokens of a sequence ask, each up to itself.
@@ -28,6 +35,19 @@ export const latentOps = {
   latentAppend: (rt: NativeRuntime, c: Tensor, rope: Tensor, { pages, table, lengths }: LatentCache, p: LatentForm) =>
     rt.enqueue('latent_append', [c, rope, table], [pages, lengths], { ...p }),
 } as const;
+
+/** Heads, the weight's rows of each, and columns of what is read and written: `from` of fromDim, `to` of toDim. */
+export interface HeadProducts {
+  readonly heads: number;
+  readonly n: number;
+  readonly k: number;
+  readonly first: number;
+  readonly turned?: boolean;
+  readonly fromDim: number;
+  readonly from: number;
+  readonly toDim: number;
+  readonly to: number;
+}
 
 /** Pages U8 [pages, bytes], table I32 [B,P] of them, and tokens I32 [B]. */
 export interface LatentCache {

@@ -31,9 +31,6 @@ export type RopeStyle = 'half' | 'interleaved';
 /** The first columns of q, k and v in their matrices, which may be one: where given, those have columns of others besides. */
 export type FirstColumns = { qFirst?: number; kFirst?: number; vFirst?: number };
 
-/** Columns of every head, of what is read and of what is written. */
-type HeadColumns = { fromDim: number; from: number; toDim: number; to: number };
-
 /** Some columns of each row. */
 export type Runs = { first?: number; runs?: number };
 
@@ -101,15 +98,6 @@ export const ops = {
     p: { accumulate?: boolean } = {},
   ) => rt.enqueue('linear', bias ? [x, weight, bias] : [x, weight], [y], multiplied(rt, p)),
 
-  /** A product of every head's own, with rows of the weight or, `turned`, their columns. */
-  headLinear: (
-    rt: NativeRuntime,
-    x: Tensor,
-    weight: Tensor,
-    y: Tensor,
-    p: { heads: number; n: number; k: number; first: number; turned?: boolean } & HeadColumns,
-  ) => rt.enqueue('head_linear', [x, weight], [y], p),
-
   /** CPU only: a weight of 16 bits as linear reads it fastest for few rows (native/ops/linalg.h). */
   bandWeight: (rt: NativeRuntime, weight: Tensor, words: Tensor) => rt.enqueue('band_weight', [weight], [words]),
 
@@ -143,7 +131,7 @@ export const ops = {
     rt: NativeRuntime,
     x: Tensor,
     y: Tensor,
-    p: { heads: number; width: number; shared?: boolean } & HeadColumns,
+    p: { heads: number; width: number; fromDim: number; from: number; toDim: number; to: number; shared?: boolean },
   ) => rt.enqueue('copy_heads', [x], [y], p),
 
   /** CPU only: y[n][k] = x.flat[first + n*rowStep + k*columnStep]. */

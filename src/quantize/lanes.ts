@@ -35,7 +35,7 @@ export interface Share {
   readonly parts: readonly Part[];
 }
 
-/** Rows are cut at multiples of this: products of so many rows are computed row by row alike, however many more there are. */
+/** Rows are cut at multiples of this: cuBLAS is more likely to multiply few rows by other kernels, which round otherwise. */
 const CUT_ROWS = 1024;
 
 /**
@@ -108,10 +108,9 @@ function cutRows(feed: Feed, count: number, schemeOf: (linear: LinearRef) => Qua
 /** What the devices have summed up of a stage: one map a device, or more where sections stay apart. */
 export type Swept = readonly (readonly ReadonlyMap<string, FeedStatistics>[])[];
 
-/** The statistics of one feed, where a single sum has all of them. */
+/** The statistics of one feed on the only device, which has added all sections. Of several, they are gathered where they are needed. */
 export function onlySum(swept: Swept, id: string): FeedStatistics | undefined {
-  const [first, second] = swept.flat();
-  return second ? undefined : first?.get(id);
+  return swept.length === 1 ? swept[0]?.[0]?.get(id) : undefined;
 }
 
 /**

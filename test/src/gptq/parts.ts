@@ -14,10 +14,21 @@ function drawn(count: number, seed: number): Float64Array {
 }
 
 /**
- * Solves W [n,k] with a Hessian and a drift, whole and as rows [0, cut) and [cut, n) by solvers that know how many rows the feed has.
- * Returns codes and scales, of the whole and of the parts one after the other.
+ * Solves W [n,k] with a Hessian and a drift, whole and as rows [0, cut) and [cut, n) by solvers that know how many rows the feed has:
+ * parts have the bytes of the whole, and are corrected by the same operations.
  */
-export async function wholeAndParts(rt: NativeRuntime, n: number, k: number, cut: number) {
+export async function partsAlike(given: NativeRuntime, n: number, k: number, cut: number): Promise<void> {
+  const enqueued: string[] = [];
+  const rt = new Proxy(given, {
+    get(of, name) {
+      const value: unknown = Reflect.get(of, name, of);
+      if (typeof value !== 'function') return value;
+      return (...args: unknown[]) => {
+        if (name === 'enqueue') enqueued.push(args[0] as string);
+        return value.apply(of, args);
+      };
+    },
+  });
   const tokens = 2 * k;
   const [x, noise] = [drawn(tokens * k, 1), drawn(tokens * k, 2)];
   const [h, d] = [new Float64Array(k * k), new Float64Array(k * k)];
@@ -38,22 +49,25 @@ export async function wholeAndParts(rt: NativeRuntime, n: number, k: number, cut
   };
   const scheme = schemeFromOptions({ bits: 4, groupSize: 32 });
   const weights = Float32Array.from(drawn(n * k, 3));
-  const solve = async (first: number, end: number): Promise<[Uint8Array, Uint16Array]> => {
+  const solve = async (first: number, end: number) => {
+    enqueued.length = 0;
     const feed = gptqQuantizer(GPTQ_DEFAULTS).feed(rt, { h: moments(h), drift: moments(d), tokens }, n);
     const weight = rt.upload(fromTyped('f32', [end - first, k], weights.slice(first * k, end * k)));
     const { codes, scales } = await feed.solve('m', weight, scheme);
-    const found = await Promise.all([codes, scales].map((tensor) => rt.download(tensor)));
+    const [bytes, factors] = await Promise.all([codes, scales].map((tensor) => rt.download(tensor)));
     feed.dispose();
-    return [found[0]!.bytes().slice(), typed<Uint16Array>(found[1]!).slice()];
+    const corrections = enqueued.filter((op) => op === 'gptq_correction').length;
+    return { codes: [...bytes!.bytes()], scales: [...typed<Uint16Array>(factors!)], corrections };
   };
   const whole = await solve(0, n);
   const parts = [await solve(0, cut), await solve(cut, n)];
-  return { whole, parts: [0, 1].map((which) => parts.flatMap((part) => [...part[which]!])) };
-}
-
-/** Parts of a matrix that several devices solve have the bytes of the whole. */
-export async function partsAlike(rt: NativeRuntime, n: number, k: number, cut: number): Promise<void> {
-  const { whole, parts } = await wholeAndParts(rt, n, k, cut);
-  assert.deepEqual(parts[0], [...whole[0]]);
-  assert.deepEqual(parts[1], [...whole[1]]);
+  assert.deepEqual(
+    parts.flatMap(({ codes }) => codes),
+    whole.codes,
+  );
+  assert.deepEqual(
+    parts.flatMap(({ scales }) => scales),
+    whole.scales,
+  );
+  for (const { corrections } of parts) assert.equal(corrections, whole.corrections);
 }

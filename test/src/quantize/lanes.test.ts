@@ -9,7 +9,7 @@ import { shareDirectory } from '../../../src/calibrate/bundled.js';
 import { GPTQ_DEFAULTS } from '../../../src/gptq/options.js';
 import { gptqQuantizer } from '../../../src/gptq/quantizer.js';
 import type { Feed } from '../../../src/model/program.js';
-import { type Part, shareOut, together } from '../../../src/quantize/lanes.js';
+import { onlySum, type Part, shareOut, together } from '../../../src/quantize/lanes.js';
 import { schemeFromOptions } from '../../../src/quantize/scheme.js';
 import { quantizeOver, sequences } from './over-devices.js';
 
@@ -78,6 +78,14 @@ test('rows are cut in equal runs, at whole tiles', () => {
     shared.map((shares) => shares.flatMap(({ parts }) => rowsOf(parts))),
     [['gate_up.0 0+96', 'gate_up.1 0+96'], []],
   );
+});
+
+test('statistics are used in place on the only device, and gathered where there are several', () => {
+  const rt = createRuntime(1);
+  const sums = new Map([['qkv', { h: rt.allocate('f64', [1, 1]), tokens: 3 }]]);
+  assert.equal(onlySum([[sums]], 'qkv'), sums.get('qkv'));
+  // A second device has no sequence: the sum is not where it solves.
+  assert.equal(onlySum([[sums], []], 'qkv'), undefined);
 });
 
 test('a failure waits for the others', async () => {
