@@ -10,11 +10,10 @@ import { generate } from '../../src/generate/generate.js';
 import { encodePrompts } from '../../src/generate/prompts.js';
 import { disposeResident, loadResident } from '../../src/generate/resident.js';
 import { GREEDY } from '../../src/generate/sample.js';
-import { disposeStep, type Entry, makeStep, runStep } from '../../src/generate/step.js';
 import { kvSchemeOf } from '../../src/kv/choose.js';
-import type { WeightSource } from '../../src/model/source.js';
 import { decodeBf16, decodeF16, Random } from '../native/support.js';
 import { gpuTest } from './gpu.js';
+import { stepLogits } from './step-logits.js';
 
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..', '..', '..');
 const MODEL = path.join(root, 'share', 'tiny-llama');
@@ -165,30 +164,6 @@ function poison(dtype: DType, count: number): Uint16Array | Float32Array {
   return dtype === 'f32' ? new Float32Array(count).fill(Number.NaN) : new Uint16Array(count).fill(0x7fff);
 }
 
-async function logits(
-  rt: NativeRuntime,
-  source: WeightSource,
-  sequence: Int32Array,
-  form: Parameters<typeof makeCache>[1],
-  first: number,
-) {
-  const model = await loadResident(rt, source);
-  const cache = makeCache(rt, form, { blocks: model.graph.blocks.length, slots: 1, most: sequence.length });
-  const found: Float32Array[] = [];
-  const run = async (entry: Entry) => {
-    const step = makeStep(rt, [entry]);
-    const tensor = await runStep(rt, model, cache, step);
-    found.push(await readTyped(rt, tensor));
-    tensor.dispose();
-    disposeStep(step);
-  };
-  await run({ slot: 0, past: 0, ids: sequence.subarray(0, first) });
-  for (let t = first; t < sequence.length; t++) await run({ slot: 0, past: t, ids: sequence.subarray(t, t + 1) });
-  cache.dispose();
-  disposeResident(model);
-  return found;
-}
-
 gpuTest('a model with kept keys, in 16 bits and packed, has the logits of the CPU', async () => {
   const [gpu, cpu] = [createRuntime({ device: 'cuda:0' }), createRuntime()];
   const source = SourceCheckpoint.open(MODEL);
@@ -208,8 +183,8 @@ gpuTest('a model with kept keys, in 16 bits and packed, has the logits of the CP
     ],
   ] as const) {
     const [got, want] = [
-      await logits(gpu, source, sequence, form, 100),
-      await logits(cpu, source, sequence, form, 100),
+      await stepLogits(gpu, source, sequence, form, 100),
+      await stepLogits(cpu, source, sequence, form, 100),
     ];
     let [sum, count] = [0, 0];
     for (const [i, row] of want.entries())

@@ -5,9 +5,6 @@ import { ops } from '../../native/ops.js';
 import { replaced } from '../../src/artifact/replaced.js';
 import { LATENTS } from '../../src/cli/options/kv-cache.js';
 import { logitsOf } from '../../src/eval/logits.js';
-import { type CacheForm, makeCache } from '../../src/generate/cache.js';
-import { disposeResident, loadResident } from '../../src/generate/resident.js';
-import { disposeStep, makeStep, runStep } from '../../src/generate/step.js';
 import type { WeightSource } from '../../src/model/source.js';
 import { verifyLatents } from '../../src/verify/latents.js';
 import { Recorder } from '../../src/verify/report.js';
@@ -16,6 +13,7 @@ import { decodeBf16, decodeF16 } from '../native/support.js';
 import { CONFIGS } from '../src/model/configs.js';
 import { ARCHITECTURES, PlainFile, plainSource, randomSource } from '../src/model/fixtures.js';
 import { gpuTest } from './gpu.js';
+import { stepLogits } from './step-logits.js';
 
 const DECODE: Partial<Record<DType, (bits: number) => number>> = { f16: decodeF16, bf16: decodeBf16 };
 const ROUNDING: Partial<Record<DType, number>> = { f32: 2 ** -20, f16: 2 ** -10, bf16: 2 ** -7 };
@@ -74,24 +72,6 @@ const MODELS: readonly { name: string; ids: Int32Array; source: () => WeightSour
 ];
 const PROMPT = 5;
 
-/** Logits of the tokens behind the prompt, one by one over kept latents or rows. */
-async function steps(rt: NativeRuntime, source: WeightSource, ids: Int32Array, form: CacheForm) {
-  const model = await loadResident(rt, source);
-  const cache = makeCache(rt, form, { blocks: model.graph.blocks.length, slots: 1, most: ids.length });
-  const found: Float32Array[] = [];
-  for (let end = PROMPT; end <= ids.length; end++) {
-    const past = end === PROMPT ? 0 : end - 1;
-    const step = makeStep(rt, [{ slot: 0, past, ids: ids.subarray(past, end) }]);
-    const tensor = await runStep(rt, model, cache, step);
-    found.push((await readTyped<Float32Array>(rt, tensor)).slice());
-    tensor.dispose();
-    disposeStep(step);
-  }
-  cache.dispose();
-  disposeResident(model);
-  return found;
-}
-
 /** Logits of every token of the whole text, read as a cache of these latents gives it back. */
 async function whole(rt: NativeRuntime, source: WeightSource, ids: Int32Array, latents: WeightSource['latents']) {
   const tensor = await logitsOf(rt, replaced(source, { latents }), { ids, shape: [1, ids.length] });
@@ -112,13 +92,16 @@ for (const { name, ids, source } of MODELS)
     `${name}: a cache of latents on the device gives the CPU's logits, step by step and of a whole text`,
     async () => {
       const [gpu, cpu] = [createRuntime({ device: 'cuda:0' }), createRuntime()];
-      const plain = await Promise.all([gpu, cpu].map((rt) => steps(rt, source(), ids, 'exact')));
+      const plain = await Promise.all([gpu, cpu].map((rt) => stepLogits(rt, source(), ids, 'exact', PROMPT)));
       // What 16 bits between products do to this model without such a cache; four times that.
       const most = 4 * away(plain[0]!, plain[1]!) + 2 ** -6;
-      const fine = await steps(cpu, source(), ids, { latents: { bits: 16, group: 32 } });
+      const fine = await stepLogits(cpu, source(), ids, { latents: { bits: 16, group: 32 } }, PROMPT);
       for (const bits of [16, 8, 4] as const) {
         const form = { latents: { bits, group: 32 } };
-        const [got, want] = [await steps(gpu, source(), ids, form), await steps(cpu, source(), ids, form)];
+        const [got, want] = [
+          await stepLogits(gpu, source(), ids, form, PROMPT),
+          await stepLogits(cpu, source(), ids, form, PROMPT),
+        ];
         // A latent that is a little off takes another code near a tie. Such codes are fewer than all, and off by one: what they do
         // stays below what rounding all latents does.
         const bar = most + away(want, fine);
