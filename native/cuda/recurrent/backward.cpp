@@ -144,13 +144,10 @@ void selective_scan_backward(Call& call, CudaExec& exec) {
   const long long elements = a.step.elements();
   const Scratch of_steps = exec.scratch(static_cast<size_t>(elements * (a.by_channel ? 2 : 1)) * 4);
   float* steps = of_steps.as<float>();
-  const float least = static_cast<float>(a.least), most = static_cast<float>(a.most);
-  const void* bias = a.bias.raw();
-  const int bias_type = type_index(a.bias.dtype), width = static_cast<int>(a.step.dim(1)),
-            count = static_cast<int>(tokens), groups = static_cast<int>(a.groups), size = static_cast<int>(a.size),
+  const ScanGiven given(a);
+  const int count = static_cast<int>(tokens), groups = static_cast<int>(a.groups), size = static_cast<int>(a.size),
             share = static_cast<int>(a.heads / a.groups), each_head = static_cast<int>(parts);
-  exec.launch("lpq_scan_steps", {stride_blocks(exec, elements, 256)}, {256}, 0, a.step.data<float>(), bias, bias_type,
-              width, least, most, steps, elements);
+  exec.launch("lpq_scan_steps", {stride_blocks(exec, elements, 256)}, {256}, 0, given, steps, elements);
 
   const Keeping keeping(tokens, past.sequences, each);
   const int64_t sums = tokens * (2 * a.size + (a.by_channel ? 0 : 1));
@@ -180,9 +177,9 @@ void selective_scan_backward(Call& call, CudaExec& exec) {
               first_column = static_cast<int>(a.by_channel ? first * a.head_dim : first),
               each_column = a.by_channel ? 0 : each_head;
     const float* from = of.of_step;
-    exec.launch("lpq_scan_backward_steps", {stride_blocks(exec, tokens * columns, 256)}, {256}, 0, a.step.data<float>(),
-                bias, bias_type, least, most, from, a.dstep.data<float>(), count, first_column, columns, width,
-                each_column);
+    exec.launch("lpq_scan_backward_steps", {stride_blocks(exec, tokens * columns, 256)}, {256}, 0, given.step,
+                given.bias, given.bias_type, given.least, given.most, from, a.dstep.data<float>(), count, first_column,
+                columns, given.width, each_column);
   }
 }
 

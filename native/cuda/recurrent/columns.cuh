@@ -104,4 +104,42 @@ struct StatePart {
   }
 };
 
+// A step's block has kStepThreads threads: (warp, lane, j, i) -> row 8 j + 4 warp + lane / 8, column 4 (lane % 8) + i.
+// Eight lanes read and write a whole line, and twice as much is under way as by threads of two columns.
+constexpr int kStepThreads = 64;
+struct StepThread {
+  int row, first;
+  __device__ StepThread() {
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    row = 4 * warp + lane / 8, first = 4 * (lane % 8);
+  }
+};
+
+// Each warp's N sums of a block of step threads.
+template <int N>
+using StepSums = float4[kStepThreads / 32][N][kColumns / 4];
+
+// N sums (at most four) of each column over all rows, in the order of over_rows: fours of rows in a warp, then both
+// warps.
+template <int N>
+__device__ __forceinline__ void over_step(float (&sums)[N][4], StepSums<N>& room, const StepThread& at) {
+  const int quad = at.first / 4;
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    float (&sum)[4] = sums[n];
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      sum[c] += __shfl_xor_sync(0xffffffffu, sum[c], 8);
+      sum[c] += __shfl_xor_sync(0xffffffffu, sum[c], 16);
+    }
+    if (at.row % 4 == n) room[at.row / 4][n][quad] = make_float4(sum[0], sum[1], sum[2], sum[3]);
+  }
+  __syncthreads();
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    const float4 a = room[0][n][quad], b = room[1][n][quad];
+    sums[n][0] = a.x + b.x, sums[n][1] = a.y + b.y, sums[n][2] = a.z + b.z, sums[n][3] = a.w + b.w;
+  }
+}
+
 }  // namespace lpq::cuda

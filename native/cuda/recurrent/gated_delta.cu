@@ -120,16 +120,10 @@ struct Token {
   float strength, product;
 };
 
-// Products of k and q with a thread's C columns of S'.
-template <int C>
-struct Sums {
-  float of_k[C] = {}, of_q[C] = {};
-};
-
 // Sums over all rows by over_rows (columns.cuh).
-__device__ __forceinline__ void over_warp(Sums<2>& sums) {
+__device__ __forceinline__ void over_warp(float (&sums)[2][2]) {
 #pragma unroll
-  for (int c = 0; c < 2; ++c) sums.of_k[c] = over_rows(sums.of_k[c]), sums.of_q[c] = over_rows(sums.of_q[c]);
+  for (int c = 0; c < 2; ++c) sums[0][c] = over_rows(sums[0][c]), sums[1][c] = over_rows(sums[1][c]);
 }
 
 // R, C: rows and columns of a thread. CHANNELS: a decay a row. sum(sums): over all rows of the state.
@@ -137,23 +131,23 @@ template <bool CHANNELS, int R, int C, class At, class Sum>
 __device__ __forceinline__ void advance(StatePart<R, C>& state, const Token& token, const At& at, int there, float* y,
                                         const Sum& sum) {
   const float *k = token.k + at.row, *q = token.q + at.row;
-  Sums<C> sums;
+  float sums[2][C] = {};  // products of k, and of q, with the columns of S'
 #pragma unroll
   for (int j = 0; j < R; ++j) {
     const float factor = CHANNELS ? token.decays[8 * j + at.row] : token.decays[0], kj = k[8 * j], qj = q[8 * j];
 #pragma unroll
     for (int c = 0; c < C; ++c) {
       state.s[j][c] *= factor;
-      sums.of_k[c] = __fmaf_rn(kj, state.s[j][c], sums.of_k[c]);
-      sums.of_q[c] = __fmaf_rn(qj, state.s[j][c], sums.of_q[c]);
+      sums[0][c] = __fmaf_rn(kj, state.s[j][c], sums[0][c]);
+      sums[1][c] = __fmaf_rn(qj, state.s[j][c], sums[1][c]);
     }
   }
   sum(sums);
   float d[C];
 #pragma unroll
   for (int c = 0; c < C; ++c) {
-    d[c] = token.strength * (token.values[at.first + c] - sums.of_k[c]);
-    if (at.row == c && at.first + c < there) y[at.first + c] = __fmaf_rn(token.product, d[c], sums.of_q[c]);
+    d[c] = token.strength * (token.values[at.first + c] - sums[0][c]);
+    if (at.row == c && at.first + c < there) y[at.first + c] = __fmaf_rn(token.product, d[c], sums[1][c]);
   }
 #pragma unroll
   for (int j = 0; j < R; ++j)
@@ -209,48 +203,13 @@ __device__ void delta(const Delta& a, const Past& past) {
   if (kept) state.store(kept, a.key_dim, a.value_dim, part.there, at);
 }
 
-// A step's block has kStepThreads threads: (warp, lane, j, i) -> row 8 j + 4 warp + lane / 8, column 4 (lane % 8) + i.
-// Eight lanes read and write a whole line, and twice as much is under way as by threads of two columns.
-constexpr int kStepThreads = 64;
-struct StepThread {
-  int row, first;
-  __device__ StepThread() {
-    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-    row = 4 * warp + lane / 8, first = 4 * (lane % 8);
-  }
-};
-
-// Of a block of step threads: each warp's sums of k in [0], of q in [1].
-using StepSums = float4[kStepThreads / 32][2][kColumns / 4];
-
-// Sums over all rows, in the order of over_rows: fours of rows in a warp, then both warps.
-__device__ __forceinline__ void over_step(Sums<4>& sums, StepSums& room, const StepThread& at) {
-  const auto over_fours = [](float v) {
-    v += __shfl_xor_sync(0xffffffffu, v, 8);
-    return v + __shfl_xor_sync(0xffffffffu, v, 16);
-  };
-#pragma unroll
-  for (int c = 0; c < 4; ++c) sums.of_k[c] = over_fours(sums.of_k[c]), sums.of_q[c] = over_fours(sums.of_q[c]);
-  const int quad = at.first / 4, turn = at.row % 4;
-  if (turn < 2) {
-    const float (&mine)[4] = turn == 0 ? sums.of_k : sums.of_q;
-    room[at.row / 4][turn][quad] = make_float4(mine[0], mine[1], mine[2], mine[3]);
-  }
-  __syncthreads();
-  const auto whole = [&](int of, float (&to)[4]) {
-    const float4 a = room[0][of][quad], b = room[1][of][quad];
-    to[0] = a.x + b.x, to[1] = a.y + b.y, to[2] = a.z + b.z, to[3] = a.w + b.w;
-  };
-  whole(0, sums.of_k), whole(1, sums.of_q);
-}
-
 // The same bits for sequences of few tokens, mostly one: every block makes its factors itself, which saves a launch.
 // All that a token brings is on its way, and the state too, before the first of it is waited for.
 template <int R, bool CHANNELS>
 __device__ void delta_step(const Delta& a, const Given& given, const Past& past) {
   constexpr int kRows = 8 * R, kLane = kRows / 32;
   __shared__ __align__(16) float keys[kRows], queries[kRows], values[kColumns], decays[CHANNELS ? kRows : 1];
-  __shared__ StepSums room;
+  __shared__ StepSums<2> room;
   const Part part(a);
   if (blockIdx.x == 0) check_slot(past, blockIdx.y);
   const Run run = run_of(past, blockIdx.y);
@@ -283,7 +242,7 @@ __device__ void delta_step(const Delta& a, const Given& given, const Past& past)
     const Token token{keys, queries, decays, values, strength_of(given.strength, beta), by.product};
     __syncthreads();
     advance<CHANNELS>(state, token, at, part.there, a.y + part.value(a, t),
-                      [&](Sums<4>& sums) { over_step(sums, room, at); });
+                      [&](float (&sums)[2][4]) { over_step(sums, room, at); });
     __syncthreads();
   }
   if (kept) state.store(kept, a.key_dim, a.value_dim, part.there, at);

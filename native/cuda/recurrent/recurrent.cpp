@@ -74,29 +74,33 @@ void selective_scan(Call& call, CudaExec& exec) {
   if (tokens == 0) return;
   const Past past = past_of(exec, a.past, tokens);
   const int each = rows_of_thread(a.size, 2);
+  const std::string form = (a.by_channel ? "channels_" : "") + std::to_string(each);
+  const Dim3 grid{a.heads * div_up(a.head_dim, 32), past.sequences};
+  const ScanGiven given(a);
+  Scan of{a.x.data<float>(),
+          a.b.data<float>(),
+          a.c.data<float>(),
+          nullptr,
+          a.rate.raw(),
+          a.skip.raw(),
+          a.y.data<float>(),
+          static_cast<int>(a.heads),
+          static_cast<int>(a.head_dim),
+          static_cast<int>(a.groups),
+          static_cast<int>(a.size),
+          type_index(a.rate.dtype),
+          type_index(a.skip.dtype)};
+  // Decoding: a token a sequence. A thread that has rates of many rows, too, would spill its state.
+  if (tokens == past.sequences && (!a.by_channel || each <= 8)) {
+    exec.launch("lpq_selective_scan_step_" + form, grid, {64}, 0, of, given, past);
+    return;
+  }
   const long long count = a.step.elements();
   const Scratch room = exec.scratch(static_cast<size_t>(count) * 4);
-  float* steps = room.as<float>();
-  const float least = static_cast<float>(a.least), most = static_cast<float>(a.most);
-  const void* bias = a.bias.raw();
-  const int bias_type = type_index(a.bias.dtype), width = static_cast<int>(a.step.dim(1));
-  exec.launch("lpq_scan_steps", {stride_blocks(exec, count, 256)}, {256}, 0, a.step.data<float>(), bias, bias_type,
-              width, least, most, steps, count);
-  const Scan of{a.x.data<float>(),
-                a.b.data<float>(),
-                a.c.data<float>(),
-                steps,
-                a.rate.raw(),
-                a.skip.raw(),
-                a.y.data<float>(),
-                static_cast<int>(a.heads),
-                static_cast<int>(a.head_dim),
-                static_cast<int>(a.groups),
-                static_cast<int>(a.size),
-                type_index(a.rate.dtype),
-                type_index(a.skip.dtype)};
-  exec.launch((a.by_channel ? "lpq_selective_scan_channels_" : "lpq_selective_scan_") + std::to_string(each),
-              {a.heads * div_up(a.head_dim, 32), past.sequences}, {128}, 0, of, past);
+  float* const steps = room.as<float>();
+  exec.launch("lpq_scan_steps", {stride_blocks(exec, count, 256)}, {256}, 0, given, steps, count);
+  of.step = steps;
+  exec.launch("lpq_selective_scan_" + form, grid, {128}, 0, of, past);
 }
 
 }  // namespace

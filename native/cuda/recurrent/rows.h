@@ -1,4 +1,5 @@
-// Rows of states (columns.cuh), rows that are fetched in fours, and what the gated delta rule makes its factors of.
+// Rows of states (columns.cuh), rows that are fetched in fours, and what the gated delta rule makes its factors of,
+// and the selective scan its d.
 #pragma once
 #include <initializer_list>
 #include <string>
@@ -42,6 +43,23 @@ struct DeltaGiven {
         rate_type(type_index(a.rate.dtype)),
         bias_type(type_index(a.bias.dtype)),
         strength(static_cast<float>(a.strength)) {}
+};
+
+// As in selective_scan.cu.
+struct ScanGiven {
+  const float* step;
+  const void* bias;
+  int bias_type, width;
+  float least, most;
+  // `a`: SelectiveScan or SelectiveScanBackward.
+  template <class Arguments>
+  explicit ScanGiven(const Arguments& a)
+      : step(a.step.template data<float>()),
+        bias(a.bias.raw()),
+        bias_type(type_index(a.bias.dtype)),
+        width(static_cast<int>(a.step.dim(1))),
+        least(static_cast<float>(a.least)),
+        most(static_cast<float>(a.most)) {}
 };
 
 }  // namespace lpq::cuda
