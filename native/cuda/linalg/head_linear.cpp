@@ -20,9 +20,14 @@ void head_linear(Call& call, CudaExec& exec) {
   a.from_dim = static_cast<int>(of.from_dim), a.from = static_cast<int>(of.from);
   a.to_dim = static_cast<int>(of.to_dim), a.to = static_cast<int>(of.to), a.turned = of.turned;
   a.store = type_index(of.y.dtype), a.column_tiles = static_cast<int>(div_up(of.n, kHeadColumns));
-  const int64_t blocks = div_up(of.x.dim(0), kHeadTokens) * of.heads * a.column_tiles;
+  a.own = of.x.dim(0) <= 4 ? 1 : 4;
+  const int bytes = static_cast<int>(dtype_bytes(of.weight.dtype));
+  a.wide_x = reinterpret_cast<uintptr_t>(a.x) % 16 == 0 && a.x_row % 4 == 0 && of.from_dim % 4 == 0 && of.from % 4 == 0;
+  a.wide_weight = reinterpret_cast<uintptr_t>(a.weight) % 16 == 0 && a.columns * bytes % 16 == 0;
+  const int64_t blocks = div_up(of.x.dim(0), int64_t{4} * a.own) * of.heads * a.column_tiles;
   require(blocks < (int64_t{1} << 31), "tokens times heads are too many for a launch");
-  exec.launch("lpq_head_linear" + suffix(of.weight), Dim3(blocks), Dim3(kHeadThreads), kHeadShared, a);
+  exec.launch("lpq_head_linear" + suffix(of.weight), Dim3(blocks), Dim3(kHeadThreads),
+              static_cast<unsigned>(head_shared(bytes)), a);
 }
 LPQ_CUDA_OP(head_linear, "head_linear");
 
