@@ -40,8 +40,11 @@ KvPackArgs arguments(const KvCase& c, KvData& d, Told& told) {
 template <int KEYS, int VALUES, int CHUNK, KvForm FORM>
 void launch(const KvCase& c, const KvPackArgs& a, int numbers) {
   const int chunks = FORM == KvForm::kWords ? 1 : c.dims / CHUNK;
-  const int shared = kv_pack_shared(CHUNK, c.block(), c.key_group, FORM == KvForm::kTokens);
-  simt::run(2 * chunks * c.kv_heads * numbers, pack_threads(CHUNK, FORM), 1, c.fit ? 0 : shared, ++seed, [&] {
+  const int threads = pack_threads(CHUNK, FORM),
+            most = FORM == KvForm::kWords ? c.dims : std::max(c.key_group, c.value_group),
+            shared = c.fit ? kv_fit_shared(threads, most)
+                           : kv_pack_shared(CHUNK, c.block(), c.key_group, FORM == KvForm::kTokens);
+  simt::run(2 * chunks * c.kv_heads * numbers, threads, 1, shared, ++seed, [&] {
     if (c.fit && a.lengths) kv_pack<0, 0, CHUNK, FORM, true, true>(a);
     else if (c.fit) kv_pack<0, 0, CHUNK, FORM, false, true>(a);
     else if (a.lengths) kv_pack<KEYS, VALUES, CHUNK, FORM, true>(a);

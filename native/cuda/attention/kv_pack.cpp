@@ -24,16 +24,18 @@ void launch(const KvCache& c, CudaExec& exec, const KvPackArgs& a, int64_t numbe
   const bool words = c.form == KvForm::kWords;
   const int64_t chunk = words ? (c.dims > 256 ? 512 : 128) : std::min<int64_t>(c.dims, 128),
                 chunks = words ? 1 : c.dims / chunk;
-  const unsigned shared =
-      words || fit ? 0
-                   : static_cast<unsigned>(kv_pack_shared(static_cast<int>(chunk), static_cast<int>(c.block),
-                                                          static_cast<int>(c.key_group), c.form == KvForm::kTokens));
+  const int threads = words ? 256 : static_cast<int>(chunk) / 2 * kPackWarps,
+            most = static_cast<int>(words ? c.dims : std::max(c.key_group, c.value_group)),
+            shared = fit     ? kv_fit_shared(threads, most)
+                     : words ? 0
+                             : kv_pack_shared(static_cast<int>(chunk), static_cast<int>(c.block),
+                                              static_cast<int>(c.key_group), c.form == KvForm::kTokens);
   const std::string form = words ? "_word_" : c.form == KvForm::kTokens ? "_token_" : "_channel_";
   const std::string kernel =
       (a.lengths ? "lpq_kv_append_" : "lpq_kv_pack_") + (fit ? "fit" : c.bits_name()) + form + std::to_string(chunk);
-  const Dim3 grid(2 * chunks * c.heads * numbers), block(words ? 256 : chunk / 2 * kPackWarps);
-  if (a.early) exec.launch_through(kernel, grid, block, shared, a);
-  else exec.launch_after(kernel, grid, block, shared, a);
+  const Dim3 grid(2 * chunks * c.heads * numbers), block(threads);
+  if (a.early) exec.launch_through(kernel, grid, block, static_cast<unsigned>(shared), a);
+  else exec.launch_after(kernel, grid, block, static_cast<unsigned>(shared), a);
 }
 
 void kv_pack(Call& call, CudaExec& exec) {

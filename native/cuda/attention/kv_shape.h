@@ -75,6 +75,9 @@ constexpr int kv_pack_shared(int chunk, int block, int key_group, bool by_token)
   return keys > values ? keys : values;
 }
 
+// The same of groups of at most `most` numbers with fitted ends: a double and a float of each number of a warp's group.
+constexpr int kv_fit_shared(int threads, int most) { return threads / 32 * most * 12; }
+
 // Runs of splits that are brought together first; 0: all are at once.
 LPQ_HOST_DEVICE constexpr int kv_runs(int splits, int joined) {
   return splits > joined ? (splits + joined - 1) / joined : 0;
