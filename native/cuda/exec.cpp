@@ -205,7 +205,8 @@ void CudaExec::write_small(void* device, const void* host, size_t bytes) {
 void CudaExec::gemm(const Gemm& p) {
   forget_written();
   if (p.m == 0 || p.n == 0) return;
-  const Cublas& cublas = blas();
+  Cublas& cublas = blas();
+  cublas.may_split(!p.rows_alone);
   const int lda = static_cast<int>(p.lda ? p.lda : p.transpose_a ? p.m : p.k);
   const int ldb = static_cast<int>(p.ldb ? p.ldb : p.transpose_b ? p.k : p.n);
   const int ldc = static_cast<int>(p.ldc ? p.ldc : p.n);
@@ -222,7 +223,7 @@ void CudaExec::gemm(const Gemm& p) {
                 "cuBLAS", "multiplying matrices");
 }
 
-const Cublas& CudaExec::blas() {
+Cublas& CudaExec::blas() {
   forget_written();
   if (!blas_) {
     check(driver().context_set(context_), "selecting the device");

@@ -85,6 +85,8 @@ struct Gemm {
   int64_t lda = 0, ldb = 0, ldc = 0;
   double alpha = 1, beta = 0;
   bool tf32 = false;
+  // A row of C has the same bits however many rows there are.
+  bool rows_alone = false;
 };
 
 class CudaExec {
@@ -212,7 +214,7 @@ class CudaExec {
 
   void gemm(const Gemm& product);
   // Handles on this stream, taken as stream() is; Failure("LPQ_CUDA_LIBRARY") when the library is not there.
-  const Cublas& blas();
+  Cublas& blas();
   const Cusolver& solver();
 
   // A word of device memory, 0 now. A kernel that meets bad data stores anything else there (several may), and the

@@ -82,7 +82,8 @@ void check_library(int status, const char* library, const char* what) {
   *reinterpret_cast<void**>(&member) = ::dlsym(library, #name); \
   if (!member) throw Failure("LPQ_CUDA_LIBRARY", "the library found lacks " #name ": it is older than CUDA 12");
 
-Cublas::Cublas(CUstream stream, void* workspace, size_t workspace_bytes) {
+Cublas::Cublas(CUstream stream, void* workspace, size_t workspace_bytes)
+    : workspace_(workspace), workspace_bytes_(workspace_bytes) {
   void* library = open_library({"libcublas.so.13", "libcublas.so.12"});
   LPQ_CUBLAS_FUNCTIONS(LPQ_LOAD)
   check_library(create(&handle), "cuBLAS", "starting");
@@ -90,6 +91,12 @@ Cublas::Cublas(CUstream stream, void* workspace, size_t workspace_bytes) {
   check_library(set_workspace(handle, workspace, workspace_bytes), "cuBLAS", "taking its workspace");
   // 16: partial sums of 16-bit products stay in fp32 also where the result is 16-bit.
   check_library(set_math_mode(handle, 16), "cuBLAS", "setting the precision of partial sums");
+}
+
+void Cublas::may_split(bool split) {
+  if (split == splits_) return;
+  check_library(set_workspace(handle, workspace_, split ? workspace_bytes_ : 0), "cuBLAS", "taking its workspace");
+  splits_ = split;
 }
 
 Cublas::~Cublas() {

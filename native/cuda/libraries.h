@@ -16,39 +16,22 @@ using SolverParams = struct cusolverDnParams*;
 // Values of the vendor's enumerations. cuBLAS and cuSOLVER are column-major: kLower of theirs is our upper triangle.
 enum BlasOperation : int { kPlain = 0, kTransposed = 1 };
 enum BlasFill : int { kLower = 0, kUpper = 1 };
-enum BlasSide : int { kLeft = 0, kRight = 1 };
 enum BlasDiagonal : int { kNonUnit = 0, kUnit = 1 };
 enum BlasType : int { kReal32 = 0, kReal64 = 1, kReal16 = 2, kBrain16 = 14 };
 enum BlasCompute : int { kCompute32 = 68, kCompute64 = 70, kComputeTf32 = 77 };
 constexpr int kDefaultAlgorithm = -1;
 
 // X(member, exported name, parameters)
-#define LPQ_CUBLAS_FUNCTIONS(X)                                                                                       \
-  X(create, cublasCreate_v2, (BlasHandle * handle))                                                                   \
-  X(destroy, cublasDestroy_v2, (BlasHandle handle))                                                                   \
-  X(set_stream, cublasSetStream_v2, (BlasHandle handle, CUstream stream))                                             \
-  X(set_workspace, cublasSetWorkspace_v2, (BlasHandle handle, void* memory, size_t bytes))                            \
-  X(set_math_mode, cublasSetMathMode, (BlasHandle handle, int mode))                                                  \
-  X(gemm, cublasGemmEx,                                                                                               \
-    (BlasHandle handle, int op_a, int op_b, int m, int n, int k, const void* alpha, const void* a, int type_a,        \
-     int lda, const void* b, int type_b, int ldb, const void* beta, void* c, int type_c, int ldc, int compute,        \
-     int algorithm))                                                                                                  \
-  X(gemm_strided, cublasGemmStridedBatchedEx,                                                                         \
-    (BlasHandle handle, int op_a, int op_b, int m, int n, int k, const void* alpha, const void* a, int type_a,        \
-     int lda, long long stride_a, const void* b, int type_b, int ldb, long long stride_b, const void* beta, void* c,  \
-     int type_c, int ldc, long long stride_c, int count, int compute, int algorithm))                                 \
-  X(strsm, cublasStrsm_v2,                                                                                            \
-    (BlasHandle handle, int side, int fill, int op, int diagonal, int m, int n, const float* alpha, const float* a,   \
-     int lda, float* b, int ldb))                                                                                     \
-  X(dtrsm, cublasDtrsm_v2,                                                                                            \
-    (BlasHandle handle, int side, int fill, int op, int diagonal, int m, int n, const double* alpha, const double* a, \
-     int lda, double* b, int ldb))                                                                                    \
-  X(ssyrk, cublasSsyrk_v2,                                                                                            \
-    (BlasHandle handle, int fill, int op, int n, int k, const float* alpha, const float* a, int lda,                  \
-     const float* beta, float* c, int ldc))                                                                           \
-  X(dsyrk, cublasDsyrk_v2,                                                                                            \
-    (BlasHandle handle, int fill, int op, int n, int k, const double* alpha, const double* a, int lda,                \
-     const double* beta, double* c, int ldc))
+#define LPQ_CUBLAS_FUNCTIONS(X)                                                                                \
+  X(create, cublasCreate_v2, (BlasHandle * handle))                                                            \
+  X(destroy, cublasDestroy_v2, (BlasHandle handle))                                                            \
+  X(set_stream, cublasSetStream_v2, (BlasHandle handle, CUstream stream))                                      \
+  X(set_workspace, cublasSetWorkspace_v2, (BlasHandle handle, void* memory, size_t bytes))                     \
+  X(set_math_mode, cublasSetMathMode, (BlasHandle handle, int mode))                                           \
+  X(gemm, cublasGemmEx,                                                                                        \
+    (BlasHandle handle, int op_a, int op_b, int m, int n, int k, const void* alpha, const void* a, int type_a, \
+     int lda, const void* b, int type_b, int ldb, const void* beta, void* c, int type_c, int ldc, int compute, \
+     int algorithm))
 
 #define LPQ_CUSOLVER_FUNCTIONS(X)                                                                                      \
   X(create, cusolverDnCreate, (SolverHandle * handle))                                                                 \
@@ -83,9 +66,17 @@ struct Cublas {
   BlasHandle handle = nullptr;
   // Throws Failure("LPQ_CUDA_LIBRARY"). The context must be current; `workspace` outlives this object.
   Cublas(CUstream stream, void* workspace, size_t workspace_bytes);
+  // Whether a product's sums may be split among blocks, where it has few. cuBLAS adds such parts up in its workspace,
+  // and without one it does not split; how many parts there would be depends on the rows. Throws as above.
+  void may_split(bool split);
   ~Cublas();
   Cublas(const Cublas&) = delete;
   Cublas& operator=(const Cublas&) = delete;
+
+ private:
+  void* workspace_;
+  size_t workspace_bytes_;
+  bool splits_ = true;
 };
 
 struct Cusolver {

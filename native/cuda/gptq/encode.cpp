@@ -75,6 +75,7 @@ void error(Call& call, CudaExec& exec) {
       form.c = product.as<void>();
       form.ab = DType::f16;
       form.out = DType::f32;
+      form.rows_alone = true;
       exec.gemm(form);
       const int shift = kMetricShift;
       exec.launch("lpq_gptq_row_form", Dim3(rows), Dim3(256), 0, static_cast<const uint16_t*>(d.as<uint16_t>()),

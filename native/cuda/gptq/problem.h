@@ -49,8 +49,10 @@ struct Planes {
   Planes at(int64_t offset) const { return {hi + offset, lo ? lo + offset : nullptr}; }
 };
 
-// C += sign * A B in fp32: all products of the planes but lo times lo, which is below what C can hold.
+// C += sign * A B in fp32: all products of the planes but lo times lo, which is below what C can hold. Devices that
+// share a matrix by rows find what one finds.
 inline void multiply(CudaExec& exec, Gemm shape, Planes a, Planes b) {
+  shape.rows_alone = true;
   shape.a = a.hi;
   shape.b = b.hi;
   exec.gemm(shape);

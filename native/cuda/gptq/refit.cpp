@@ -62,6 +62,7 @@ void refit(Call& call, CudaExec& exec) {
       product.c = gradient.as<void>();
       product.ab = DType::f16;
       product.out = DType::f32;
+      product.rows_alone = true;
       exec.gemm(product);
     }
     const int64_t pairs = pieces * (pieces + 1) / 2;

@@ -41,6 +41,7 @@ void walk(CudaExec& exec, const std::string& kernel, SparseArgs args, float* x, 
     update.ldc = args.k;
     update.alpha = alpha;
     update.beta = 1;
+    update.rows_alone = true;
     exec.gemm(update);
   }
 }
@@ -109,6 +110,7 @@ void sparse_descend(Call& call, CudaExec& exec) {
       product.b = p.matrix;
       product.c = gradient.as<float>();
       product.lda = product.ldb = product.ldc = p.k;
+      product.rows_alone = true;
       exec.gemm(product);
       walk(exec, name_of("descend", of.type), args, gradient.as<float>(), delta.as<float>(), 1);
     }
