@@ -35,7 +35,7 @@ export interface Share {
   readonly parts: readonly Part[];
 }
 
-/** Rows are cut at multiples of this: cuBLAS is more likely to multiply few rows by other kernels, which round otherwise. */
+/** Rows are cut at multiples of this: products of fewer rows leave multiprocessors idle, and cuBLAS has other kernels for them. */
 const CUT_ROWS = 1024;
 
 /**
