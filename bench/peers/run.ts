@@ -103,7 +103,8 @@ async function run(cell: Cell, round: string): Promise<void> {
   const version = facts.version ?? output(tool.version(at)).trim();
   // The first round's artifact is kept for the perplexity.
   const out = round === '0' ? artifactOf(cell) : path.join(work, 'artifacts', `again-${process.pid}`, cell.name);
-  rmSync(out, { recursive: true, force: true });
+  // Of a run that was stopped, too.
+  for (const each of [out, `${out}.partial`]) rmSync(each, { recursive: true, force: true });
   mkdirSync(path.dirname(out), { recursive: true });
   const log = path.join(work, 'logs', `${cell.name}-${round}.log`);
   // Programs that a run compiles for the device are its own: a cell does not depend on those before it.
