@@ -65,18 +65,18 @@ struct Rates {
   float rate[kRates][kSkips] = {}, skip[kSkips] = {};
   template <class At>
   __device__ Rates(const Scan& a, const Part& part, const At& at) {
-    if (!CHANNELS) {
+    if constexpr (!CHANNELS) {
       rate[0][0] = load_any(a.rate, a.rate_type, part.head), skip[0] = load_any(a.skip, a.skip_type, part.head);
-      return;
-    }
+    } else {
 #pragma unroll
-    for (int c = 0; c < kSkips; ++c) {
-      const index_t channel = static_cast<index_t>(part.head) * a.head_dim + part.first + at.first + c;
-      if (at.first + c >= part.there) continue;
-      skip[c] = load_any(a.skip, a.skip_type, channel);
+      for (int c = 0; c < kSkips; ++c) {
+        const index_t channel = static_cast<index_t>(part.head) * a.head_dim + part.first + at.first + c;
+        if (at.first + c >= part.there) continue;
+        skip[c] = load_any(a.skip, a.skip_type, channel);
 #pragma unroll
-      for (int j = 0; j < kRates; ++j)
-        if (8 * j + at.row < a.size) rate[j][c] = load_any(a.rate, a.rate_type, channel * a.size + 8 * j + at.row);
+        for (int j = 0; j < kRates; ++j)
+          if (8 * j + at.row < a.size) rate[j][c] = load_any(a.rate, a.rate_type, channel * a.size + 8 * j + at.row);
+      }
     }
   }
   // exp of them, once.
