@@ -13,6 +13,30 @@ namespace lpq::cuda {
 
 constexpr int kColumns = 32, kColumnThreads = 128;
 
+// States [rows, width] of every head; a group of heads shares inputs of `rows` numbers.
+struct StateShape {
+  int heads, groups, rows, width;
+};
+
+// A block's part of the work: kColumns columns of a head's state. grid: (heads * blocks of columns, sequences).
+struct StateColumns {
+  StateShape of;
+  int head, group, first, there;
+  __device__ explicit StateColumns(const StateShape& of) : of(of) {
+    const int parts = (of.width + kColumns - 1) / kColumns;
+    head = static_cast<int>(blockIdx.x) / parts, first = static_cast<int>(blockIdx.x) % parts * kColumns;
+    there = min(kColumns, of.width - first), group = head / (of.heads / of.groups);
+  }
+  // Where the state is kept; null: it is not.
+  __device__ float* kept(const Past& past, const Run& run) const {
+    if (run.slot < 0) return nullptr;
+    return past.state + (static_cast<index_t>(run.slot) * of.heads + head) * of.rows * of.width + first;
+  }
+  // Where token t has what its group brings, and these columns.
+  __device__ index_t shared(index_t t) const { return (t * of.groups + group) * of.rows; }
+  __device__ index_t own(index_t t) const { return (t * of.heads + head) * of.width + first; }
+};
+
 // Tokens that are fetched at once.
 template <int R>
 constexpr int kTokensAtOnce = R <= 8 ? 16 : 128 / R;

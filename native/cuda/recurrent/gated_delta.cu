@@ -96,22 +96,9 @@ struct Delta {
   int heads, key_heads, key_dim, value_dim;
 };
 
-// A block's part of the work: kColumns columns of a head's state. grid: (heads * blocks of columns, sequences).
-struct Part {
-  int head, key_head, first, there;
-  __device__ explicit Part(const Delta& a) {
-    const int parts = (a.value_dim + kColumns - 1) / kColumns;
-    head = static_cast<int>(blockIdx.x) / parts, first = static_cast<int>(blockIdx.x) % parts * kColumns;
-    there = min(kColumns, a.value_dim - first), key_head = head / (a.heads / a.key_heads);
-  }
-  // Where the state is kept; null: it is not.
-  __device__ float* kept(const Delta& a, const Past& past, const Run& run) const {
-    if (run.slot < 0) return nullptr;
-    return past.state + (static_cast<index_t>(run.slot) * a.heads + head) * a.key_dim * a.value_dim + first;
-  }
-  __device__ index_t key(const Delta& a, index_t t) const { return (t * a.key_heads + key_head) * a.key_dim; }
-  __device__ index_t value(const Delta& a, index_t t) const { return (t * a.heads + head) * a.value_dim + first; }
-};
+__device__ __forceinline__ StateColumns part_of(const Delta& a) {
+  return StateColumns({a.heads, a.key_heads, a.key_dim, a.value_dim});
+}
 
 // What a token brings, in shared memory: k and q of length 1 with zeros behind them, decays (CHANNELS: a row's),
 // values.
@@ -160,27 +147,27 @@ __device__ void delta(const Delta& a, const Past& past) {
   constexpr int kRows = 8 * R, kTokens = kTokensAtOnce<R>;
   __shared__ __align__(16) float keys[2][kTokens][kRows], queries[2][kTokens][kRows], values[2][kTokens][kColumns];
   __shared__ __align__(16) float decays[2][kTokens][CHANNELS ? kRows : 1], scalars[2][kTokens][2];
-  const Part part(a);
+  const StateColumns part = part_of(a);
   if (blockIdx.x == 0) check_slot(past, blockIdx.y);
   const Run run = run_of(past, blockIdx.y);
   if (run.count == 0) return;
   const Column at;
-  float* const kept = part.kept(a, past, run);
+  float* const kept = part.kept(past, run);
   StatePart<R> state;
   state.load(run.earlier > 0 ? kept : nullptr, a.key_dim, a.value_dim, part.there, at);
 
   const auto fetch = [&](int buffer, int begin) {
     for (int i = 0; i < kTokens && begin + i < run.count; ++i) {
-      const index_t t = run.first + begin + i, key = part.key(a, t);
+      const index_t t = run.first + begin + i, key = part.shared(t);
       fetch_floats(keys[buffer][i], a.k + key, kRows, a.key_dim, false);
       fetch_floats(queries[buffer][i], a.q + key, kRows, a.key_dim, false);
-      fetch_floats(values[buffer][i], a.v + part.value(a, t), kColumns, part.there, false);
+      fetch_floats(values[buffer][i], a.v + part.own(t), kColumns, part.there, false);
       if (CHANNELS)
         fetch_floats(decays[buffer][i], a.factor + (t * a.heads + part.head) * a.key_dim, kRows, a.key_dim, false);
       else if (threadIdx.x == 2) cp_async_4(shared_address(decays[buffer][i]), a.factor + t * a.heads + part.head, 4);
       if (threadIdx.x == 0) cp_async_4(shared_address(scalars[buffer][i]), a.weight + t * a.heads + part.head, 4);
       if (threadIdx.x == 1)
-        cp_async_4(shared_address(scalars[buffer][i] + 1), a.product + t * a.key_heads + part.key_head, 4);
+        cp_async_4(shared_address(scalars[buffer][i] + 1), a.product + t * a.key_heads + part.group, 4);
     }
     cp_async_commit();
   };
@@ -196,7 +183,7 @@ __device__ void delta(const Delta& a, const Past& past) {
     for (int i = 0; i < kTokens && begin + i < run.count; ++i) {
       const Token token{keys[buffer][i],   queries[buffer][i],    decays[buffer][i],
                         values[buffer][i], scalars[buffer][i][0], scalars[buffer][i][1]};
-      advance<CHANNELS>(state, token, at, part.there, a.y + part.value(a, run.first + begin + i), over_warp);
+      advance<CHANNELS>(state, token, at, part.there, a.y + part.own(run.first + begin + i), over_warp);
     }
     __syncthreads();
   }
@@ -210,18 +197,18 @@ __device__ void delta_step(const Delta& a, const Given& given, const Past& past)
   constexpr int kRows = 8 * R, kLane = kRows / 32;
   __shared__ __align__(16) float keys[kRows], queries[kRows], values[kColumns], decays[CHANNELS ? kRows : 1];
   __shared__ StepSums<2> room;
-  const Part part(a);
+  const StateColumns part = part_of(a);
   if (blockIdx.x == 0) check_slot(past, blockIdx.y);
   const Run run = run_of(past, blockIdx.y);
   if (run.count == 0) return;
   const StepThread at;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-  float* const kept = part.kept(a, past, run);
+  float* const kept = part.kept(past, run);
   StatePart<R, 4> state;
   state.load(run.earlier > 0 ? kept : nullptr, a.key_dim, a.value_dim, part.there, at);
   for (index_t t = run.first; t < run.first + run.count; ++t) {
-    const Pair<kLane> of(given.q + part.key(a, t), given.k + part.key(a, t), a.key_dim);
-    const float value = thread < part.there ? a.v[part.value(a, t) + thread] : 0.0f;
+    const Pair<kLane> of(given.q + part.shared(t), given.k + part.shared(t), a.key_dim);
+    const float value = thread < part.there ? a.v[part.own(t) + thread] : 0.0f;
     const float beta = given.beta[t * a.heads + part.head];
     const auto gate = [&](int i) {
       const int per = CHANNELS ? a.key_dim : 1;
@@ -241,7 +228,7 @@ __device__ void delta_step(const Delta& a, const Given& given, const Past& past)
       else queries[32 * j + lane] = of.q[j] * by.q;
     const Token token{keys, queries, decays, values, strength_of(given.strength, beta), by.product};
     __syncthreads();
-    advance<CHANNELS>(state, token, at, part.there, a.y + part.value(a, t),
+    advance<CHANNELS>(state, token, at, part.there, a.y + part.own(t),
                       [&](float (&sums)[2][4]) { over_step(sums, room, at); });
     __syncthreads();
   }

@@ -41,22 +41,9 @@ struct Scan {
   int heads, head_dim, groups, size, rate_type, skip_type;
 };
 
-// A block's part of the work: kColumns columns of a head's state. grid: (heads * blocks of columns, sequences).
-struct Part {
-  int head, group, first, there;
-  __device__ explicit Part(const Scan& a) {
-    const int parts = (a.head_dim + kColumns - 1) / kColumns;
-    head = static_cast<int>(blockIdx.x) / parts, first = static_cast<int>(blockIdx.x) % parts * kColumns;
-    there = min(kColumns, a.head_dim - first), group = head / (a.heads / a.groups);
-  }
-  // Where the state is kept; null: it is not.
-  __device__ float* kept(const Scan& a, const Past& past, const Run& run) const {
-    if (run.slot < 0) return nullptr;
-    return past.state + (static_cast<index_t>(run.slot) * a.heads + head) * a.size * a.head_dim + first;
-  }
-  __device__ index_t of_group(const Scan& a, index_t t) const { return (t * a.groups + group) * a.size; }
-  __device__ index_t of_head(const Scan& a, index_t t) const { return (t * a.heads + head) * a.head_dim + first; }
-};
+__device__ __forceinline__ StateColumns part_of(const Scan& a) {
+  return StateColumns({a.heads, a.groups, a.size, a.head_dim});
+}
 
 // A thread's rates and skips, of R rows and C columns. CHANNELS: rates and steps of channels, not of heads.
 template <int R, int C, bool CHANNELS>
@@ -64,7 +51,7 @@ struct Rates {
   static constexpr int kRates = CHANNELS ? R : 1, kSkips = CHANNELS ? C : 1;
   float rate[kRates][kSkips] = {}, skip[kSkips] = {};
   template <class At>
-  __device__ Rates(const Scan& a, const Part& part, const At& at) {
+  __device__ Rates(const Scan& a, const StateColumns& part, const At& at) {
     if constexpr (!CHANNELS) {
       rate[0][0] = load_any(a.rate, a.rate_type, part.head), skip[0] = load_any(a.skip, a.skip_type, part.head);
     } else {
@@ -131,12 +118,12 @@ __device__ void scan(const Scan& a, const Past& past) {
   constexpr int kRows = 8 * R, kTokens = kTokensAtOnce<R>;
   __shared__ __align__(16) float ins[2][kTokens][kRows], outs[2][kTokens][kRows], xs[2][kTokens][kColumns];
   __shared__ __align__(16) float steps[2][kTokens][CHANNELS ? kColumns : 1];
-  const Part part(a);
+  const StateColumns part = part_of(a);
   if (blockIdx.x == 0) check_slot(past, blockIdx.y);
   const Run run = run_of(past, blockIdx.y);
   if (run.count == 0) return;
   const Column at;
-  float* const kept = part.kept(a, past, run);
+  float* const kept = part.kept(past, run);
   StatePart<R> state;
   state.load(run.earlier > 0 ? kept : nullptr, a.size, a.head_dim, part.there, at);
   Rates<R, 2, CHANNELS> rates(a, part, at);
@@ -144,7 +131,7 @@ __device__ void scan(const Scan& a, const Past& past) {
 
   const auto fetch = [&](int buffer, int begin) {
     for (int i = 0; i < kTokens && begin + i < run.count; ++i) {
-      const index_t t = run.first + begin + i, group = part.of_group(a, t), head = part.of_head(a, t);
+      const index_t t = run.first + begin + i, group = part.shared(t), head = part.own(t);
       fetch_floats(ins[buffer][i], a.b + group, kRows, a.size, false);
       fetch_floats(outs[buffer][i], a.c + group, kRows, a.size, false);
       fetch_floats(xs[buffer][i], a.x + head, kColumns, part.there, false);
@@ -164,7 +151,7 @@ __device__ void scan(const Scan& a, const Past& past) {
     __syncthreads();
     for (int i = 0; i < kTokens && begin + i < run.count; ++i) {
       const Token token{ins[buffer][i], outs[buffer][i], xs[buffer][i], steps[buffer][i]};
-      advance(state, token, rates, at, part.there, a.y + part.of_head(a, run.first + begin + i), over_warp);
+      advance(state, token, rates, at, part.there, a.y + part.own(run.first + begin + i), over_warp);
     }
     __syncthreads();
   }
@@ -178,13 +165,13 @@ __device__ void scan_step(const Scan& a, const Given& given, const Past& past) {
   constexpr int kRows = 8 * R, kEach = (kRows + kStepThreads - 1) / kStepThreads;
   __shared__ __align__(16) float ins[kRows], outs[kRows], xs[kColumns], steps[CHANNELS ? kColumns : 1];
   __shared__ StepSums<1> room;
-  const Part part(a);
+  const StateColumns part = part_of(a);
   if (blockIdx.x == 0) check_slot(past, blockIdx.y);
   const Run run = run_of(past, blockIdx.y);
   if (run.count == 0) return;
   const StepThread at;
   const int thread = static_cast<int>(threadIdx.x);
-  float* const kept = part.kept(a, past, run);
+  float* const kept = part.kept(past, run);
   StatePart<R, 4> state;
   state.load(run.earlier > 0 ? kept : nullptr, a.size, a.head_dim, part.there, at);
   for (index_t t = run.first; t < run.first + run.count; ++t) {
@@ -192,11 +179,11 @@ __device__ void scan_step(const Scan& a, const Given& given, const Past& past) {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int row = kStepThreads * i + thread;
-      in[i] = row < a.size ? a.b[part.of_group(a, t) + row] : 0.0f;
-      out[i] = row < a.size ? a.c[part.of_group(a, t) + row] : 0.0f;
+      in[i] = row < a.size ? a.b[part.shared(t) + row] : 0.0f;
+      out[i] = row < a.size ? a.c[part.shared(t) + row] : 0.0f;
     }
     const bool mine = thread < part.there;
-    const float x = mine ? a.x[part.of_head(a, t) + thread] : 0.0f;
+    const float x = mine ? a.x[part.own(t) + thread] : 0.0f;
     // CHANNELS: a column's; else the head's.
     const int place = CHANNELS ? part.head * a.head_dim + part.first + (mine ? thread : 0) : part.head;
     const float step = given.at(t, place), bias = given.bias_at(place);
@@ -208,7 +195,7 @@ __device__ void scan_step(const Scan& a, const Given& given, const Past& past) {
     if (thread < (CHANNELS ? kColumns : 1)) steps[thread] = given.bounded(step + bias);
     rates.made();
     __syncthreads();
-    advance(state, Token{ins, outs, xs, steps}, rates, at, part.there, a.y + part.of_head(a, t),
+    advance(state, Token{ins, outs, xs, steps}, rates, at, part.there, a.y + part.own(t),
             [&](float (&sums)[1][4]) { over_step(sums, room, at); });
     __syncthreads();
   }
