@@ -19,12 +19,10 @@ import {
 /** Rows of the table: what was measured, lpq's figure, the one beside it, the machine, the file. */
 const ROWS = [
   {
-    file: '2026-11-21-h200-quantize.json',
+    file: '2026-11-29-h200-rows-alone.json',
     machine: 'NVIDIA H200',
-    rows({ runs }) {
-      const run = runs.find(
-        ({ shape, blocks, method }) => shape === 'llama-3-8b' && blocks === 32 && method === 'gptq',
-      );
+    rows({ results }) {
+      const run = results.find((each) => each.run === 'one device');
       const memory = (run.peak.device / 1e9).toFixed(1);
       return [['GPTQ of Llama-3-8B, 4 bits, 128 × 2048 tokens', `${run.seconds.toFixed(1)} s, ${memory} GB`, '']];
     },
