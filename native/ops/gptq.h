@@ -97,7 +97,8 @@ struct GptqProblem {
 // = 1 - i*shrink, i < steps; bothSigns: a symmetric integer grid has one more level on the negative side, so a negative
 // scale is tried as well; scaleDtype (f32): the coarse types f8_e8m0 and f8_e4m3 get only candidates that they can
 // hold, the others are searched in fp32 and rounded at the end (rounding first flips ties); scaleUnit (1): the global
-// factor that stored e4m3 scales are multiplied by; bf16: on the CPU, costs are of products in bf16 (linalg.h).
+// factor that stored e4m3 scales are multiplied by; bf16: on the CPU, a first look at the costs takes products in bf16
+// (linalg.h), and fp32 decides among the cheapest.
 struct GptqClip : Arguments {
   const Tensor &t = input("T"), &m = input("the matrix"), &group = input("group");
   const Tensor &scale = output("scale"), &zero = output("zero");
@@ -178,14 +179,15 @@ struct GptqDescend : Arguments {
 // quadratic s^T A s - 2 b^T s + const, A_gh = v_g M v_h^T, b_g = v_g M t^T: G equations a row. A row keeps its old
 // scales when the solution is no improvement, or when a scale would change sign or by more than a factor of 4. TM f32
 // [N,K] (optional): T M, which rounds of refits share on the CPU. twoLevel: f16 or f32; scales of a row are one number
-// times whole factors (two_level_scales, ops/quant.h), exact in that dtype, and stay so.
+// times whole factors (two_level_scales, ops/quant.h), exact in that dtype, and stay so. bf16: on the CPU, A is of
+// products in bf16 (linalg.h), which hold integer codes exactly.
 struct GptqRefit : Arguments {
   const Tensor &t = input("T"), &m = input("the matrix"), &level = input("level");
   const Tensor &zero = input("zero"), &group = input("group"), &scale = output("scale");
   GptqProblem problem{t, m, scale, zero, group};
   const Tensor& refitted = output("refitted", {f64}, {1});
   const Tensor* tm = last_input("TM", {f32}, t.shape);
-  bool two_level = has("twoLevel");
+  bool two_level = has("twoLevel"), bf16 = flag("bf16");
   DType dtype = two_level ? dtype_from_name(text("twoLevel")) : f32;
 
   explicit GptqRefit(const Call& call) : Arguments(call, "gptq_refit") {

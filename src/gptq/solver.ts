@@ -1,4 +1,4 @@
-import { type NativeRuntime, readTyped, type Tensor, uploadTyped } from '../../native/binding.js';
+import { type NativeRuntime, type OpParams, readTyped, type Tensor, uploadTyped } from '../../native/binding.js';
 import { gptqOps, type SolveInputs } from '../../native/gptq-ops.js';
 import { ops } from '../../native/ops.js';
 import type { FeedStatistics } from '../calibrate/statistics.js';
@@ -38,7 +38,6 @@ interface Factored {
  */
 export class FeedSolver implements FeedQuantizer {
   private readonly factored = new Map<string, Promise<Factored>>();
-
   constructor(
     private readonly rt: NativeRuntime,
     private readonly statistics: FeedStatistics,
@@ -46,6 +45,11 @@ export class FeedSolver implements FeedQuantizer {
     /** Rows of all linears of the feed, wherever they are solved; undefined: those of the linear at hand. */
     private readonly rows?: number,
   ) {}
+
+  /** Of what is decided again later, in fp32: the first look of the search, and the rounds of refine(). */
+  private get rough(): OpParams {
+    return this.rt.device === 'cpu' && this.rt.products === 'bf16' ? { bf16: true } : {};
+  }
 
   /** Quantizes W [N,K] (f32, f16 or bf16). `name` is for messages. */
   async solve(name: string, weight: Tensor, scheme: QuantScheme): Promise<QuantizedModule> {
@@ -71,36 +75,20 @@ export class FeedSolver implements FeedQuantizer {
       if (keep) gptqOps.prune(rt, t, factored.u, level, keep);
       const fitted = keep ? level : t;
       const globalScale = scheme.globalScale ? await this.globalScale(fitted, scheme) : undefined;
-      const coarse = scheme.scaleDtype === 'f8_e8m0' || scheme.scaleDtype === 'f8_e4m3';
-      gptqOps.clip(
-        rt,
-        fitted,
-        factored.m,
-        group,
-        { scale, zero },
-        {
-          ...type,
-          symmetric: scheme.symmetric,
-          constantZero: constantZero(scheme),
-          // Symmetric grids of 8 bits keep the full range (docs/internals/numerics.md).
-          steps: scheme.type.bits >= 8 && scheme.symmetric ? 1 : options.clipSteps,
-          bothSigns: options.bothSigns && !coarse && scheme.type.kind === 'int' && scheme.symmetric,
-          scaleDtype: coarse ? scheme.scaleDtype : 'f32',
-          scaleUnit: globalScale ?? 1,
-        },
-      );
+      gptqOps.clip(rt, fitted, factored.m, group, { scale, zero }, this.search(scheme, globalScale));
       const problem: SolveInputs = { t, matrix: factored.u, scale, zero, group };
       const descent: SolveInputs = { ...problem, matrix: factored.m };
       if (scheme.twoLevel)
         ops.twoLevelScales(rt, { w: t, group, m: factored.m }, scale, { scaleDtype: scheme.scaleDtype });
-      const sweep = (sweeps: number): void => {
-        if (keep) gptqOps.sparseDescend(rt, descent, { level, keep, changed: count }, { ...type, sweeps });
-        else gptqOps.descend(rt, descent, level, count, { ...type, sweeps });
+      const sweep = (sweeps: number, products: OpParams = {}): void => {
+        const params = { ...type, sweeps, ...products };
+        if (keep) gptqOps.sparseDescend(rt, descent, { level, keep, changed: count }, params);
+        else gptqOps.descend(rt, descent, level, count, params);
       };
       if (keep) gptqOps.sparseSolve(rt, problem, { level, keep }, type);
       else gptqOps.solve(rt, problem, level, type);
       // Coarse scale types cannot follow a refit.
-      this.refine(coarse ? undefined : descent, level, count, sweep, scheme);
+      this.refine(isCoarse(scheme) ? undefined : descent, level, count, sweep, scheme);
       // Codes were chosen with fp32 scales; with the rounded ones a last sweep moves the few that should differ.
       const scales = rt.allocate(scheme.scaleDtype, [n, groups]);
       gptqOps.storeScales(rt, scale, scales, scale, info, globalScale ?? 1);
@@ -149,12 +137,29 @@ export class FeedSolver implements FeedQuantizer {
     }
   }
 
+  /** Parameters of the search for scales. */
+  private search(scheme: QuantScheme, globalScale: number | undefined): OpParams {
+    const { type, symmetric, scaleDtype } = scheme;
+    const { options } = this;
+    return {
+      ...typeParams(type),
+      symmetric,
+      constantZero: constantZero(scheme),
+      // Symmetric grids of 8 bits keep the full range (docs/internals/numerics.md).
+      steps: type.bits >= 8 && symmetric ? 1 : options.clipSteps,
+      bothSigns: options.bothSigns && !isCoarse(scheme) && type.kind === 'int' && symmetric,
+      scaleDtype: isCoarse(scheme) ? scaleDtype : 'f32',
+      scaleUnit: globalScale ?? 1,
+      ...this.rough,
+    };
+  }
+
   /** Rounds of scale refit, if `refits` is given, and of coordinate descent. */
   private refine(
     refits: SolveInputs | undefined,
     level: Tensor,
     count: Tensor,
-    sweep: (sweeps: number) => void,
+    sweep: (sweeps: number, products: OpParams) => void,
     { twoLevel, scaleDtype }: QuantScheme,
   ): void {
     const { rt, options } = this;
@@ -162,8 +167,8 @@ export class FeedSolver implements FeedQuantizer {
     if (options.rounds === 0) return;
     const tm = refits && gptqOps.projected(rt, refits);
     for (let round = 0; round < options.rounds; round++) {
-      if (refits) gptqOps.refit(rt, refits, level, count, tm, params);
-      sweep(options.sweeps);
+      if (refits) gptqOps.refit(rt, refits, level, count, tm, { ...params, ...this.rough });
+      sweep(options.sweeps, this.rough);
     }
     if (refits) gptqOps.refit(rt, refits, level, count, tm, params);
     tm?.dispose();
@@ -260,6 +265,9 @@ export class FeedSolver implements FeedQuantizer {
     return notes.length > 0 ? { note: notes.join('; ') } : {};
   }
 }
+
+/** Whether scales are of a type so coarse that they are searched among its values. */
+const isCoarse = ({ scaleDtype }: QuantScheme) => scaleDtype === 'f8_e8m0' || scaleDtype === 'f8_e4m3';
 
 /** Levels from the middle of a grid to its end, by the scale table of docs/internals/numerics.md: |w| <= reach * scale. */
 function reach(type: QuantType): number {

@@ -257,6 +257,33 @@ for (let bits = 1; bits <= 8; bits++) {
     const params = { ...type, sweeps: 3 };
     gptqOps.sparseDescend(rt, { t, matrix: m, scale, zero, group }, { level, keep: keepers, changed }, params);
     keep(`2:4 ${name}`, level, keepers, changed);
+    for (const bf16 of [false, true]) {
+      const [codes, least, offset] = [poisoned('f32', [n, k]), poisoned('f32', [n, 2]), poisoned('f32', [n, 2])];
+      const problem = { t, matrix: m, scale: least, zero: offset, group };
+      const products = bf16 ? { bf16 } : {};
+      const search = { ...type, symmetric: name === 'f6e3m2', steps: 40, ...products };
+      gptqOps.clip(rt, t, m, group, { scale: least, zero: offset }, search);
+      gptqOps.solve(rt, { ...problem, matrix: u }, codes, type);
+      gptqOps.descend(rt, problem, codes, changed, { ...params, ...products });
+      gptqOps.refit(rt, problem, codes, changed, undefined, products);
+      keep(`dense ${name}${bf16 ? ', bf16' : ''}`, codes, least, offset, changed);
+    }
+  }
+  {
+    const [target, same, b, bad] = [
+      poisoned('f32', [n, k]),
+      poisoned('f32', [n, k]),
+      poisoned('f32', [k, k]),
+      poisoned('f64', [2]),
+    ];
+    const dead = poisoned('u8', [k]);
+    ops.zero(rt, dead);
+    gptqOps.target(rt, t, order, dead, { drift: h, u, alpha: 0.25 }, target, bad);
+    gptqOps.correction(rt, h, order, u, b);
+    gptqOps.target(rt, t, order, dead, { matrix: b, alpha: 0.25 }, same, bad);
+    const sums = poisoned('f64', [2]);
+    ops.moduleError(rt, t, target, h, sums);
+    keep('targets', target, same, b, bad, sums);
   }
   const [pruned, kept, mask] = [
     poisoned('f32', [n, k]),

@@ -234,9 +234,9 @@ test('gptq_target goes the fraction alpha of the way to W C H⁻¹', async () =>
   await rt.sync();
   const identity = Int32Array.from({ length: k }, (_, i) => i);
   const inv = inverse(damped(p, identity), k);
-  // B is rounded to f32 after U^T U was multiplied: no condition number.
+  // Both multiply in fp32, in another order: sqrt(K cond) 2^-24 of the correction, below 1e-5 of it, which is a part of T.
   for (let i = 0; i < n * k; i++)
-    assert.ok(Math.abs(typed(same)[i]! - typed(t)[i]!) <= 1e-6 * (1 + Math.abs(typed(t)[i]!)));
+    assert.ok(Math.abs(typed(same)[i]! - typed(t)[i]!) <= 1e-5 * (1 + Math.abs(typed(t)[i]!)));
   for (let r = 0; r < n; r++) {
     const moved = new Float64Array(k);
     for (let j = 0; j < k; j++)

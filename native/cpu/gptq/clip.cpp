@@ -3,10 +3,13 @@
 // The grid is clipped at p times the group's range and the candidate that minimises e M_gg e^T is kept (MARLIN section
 // 3.5 searches by squared error; the metric is that of its code), e = rounded - T. M_gg is the group's diagonal block.
 // Groups longer than 128 use the diagonal blocks of 128 columns inside them, which keeps the cost at 128 products a
-// weight.
+// weight. M_gg is symmetric: what lies above its diagonal counts twice, what lies below is left out. With bf16 a first
+// look at all candidates takes products in bf16, and those in fp32 decide among the cheapest.
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "cpu/gptq/kernels.h"
@@ -19,6 +22,7 @@ namespace {
 
 constexpr int64_t kTile = 128;  // columns of one diagonal block
 constexpr int64_t kRows = 16;   // rows of a task
+constexpr int kFinalists = 8;   // candidates that fp32 decides among: neighbours differ by less than bf16 tells apart
 
 struct Search {
   bool symmetric, both_signs;
@@ -81,12 +85,12 @@ struct Search {
 // A diagonal block of M: of `columns` from `first` on.
 struct Metric {
   int64_t first, width;
-  linalg::PackedMatrix matrix;
+  linalg::PackedMatrix exact, rough;
 };
 
 // Of every group, its diagonal blocks of kTile columns.
 std::vector<std::vector<Metric>> metrics_of(Exec& exec, const std::vector<std::vector<int64_t>>& members,
-                                            const float* m, int64_t k, Products products) {
+                                            const float* m, int64_t k, Products rough) {
   std::vector<std::vector<Metric>> all(members.size());
   exec.pool.for_each(static_cast<int64_t>(members.size()), 1, [&](int64_t g) {
     const auto& columns = members[static_cast<size_t>(g)];
@@ -95,11 +99,14 @@ std::vector<std::vector<Metric>> metrics_of(Exec& exec, const std::vector<std::v
     for (int64_t first = 0; first < length; first += kTile) {
       const int64_t width = std::min(kTile, length - first);
       for (int64_t a = 0; a < width; ++a)
-        for (int64_t b = 0; b < width; ++b)
-          block[static_cast<size_t>(a * width + b)] =
-              m[columns[static_cast<size_t>(first + a)] * k + columns[static_cast<size_t>(first + b)]];
-      all[static_cast<size_t>(g)].push_back(
-          {first, width, linalg::PackedMatrix(block.data(), width, width, width, products)});
+        for (int64_t b = 0; b < width; ++b) {
+          const float value = m[columns[static_cast<size_t>(first + a)] * k + columns[static_cast<size_t>(first + b)]];
+          block[static_cast<size_t>(a * width + b)] = a < b ? 2 * value : a == b ? value : 0;
+        }
+      const auto packed = [&](Products products) {
+        return linalg::PackedMatrix(block.data(), width, width, width, products, linalg::PackedMatrix::Shape::upper);
+      };
+      all[static_cast<size_t>(g)].push_back({first, width, packed(Products::f32), packed(rough)});
     }
   });
   return all;
@@ -132,23 +139,30 @@ class Candidates {
 
   // Adds e M_gg e^T of a part of the group's columns to every candidate's cost.
   void add(const float* row, const std::vector<int64_t>& columns, const Metric& metric) {
-    const int64_t width = metric.width;
-    const int most = metric.matrix.rows();
-    for (int64_t a = 0; a < width; ++a)
-      weights_[static_cast<size_t>(a)] = row[columns[static_cast<size_t>(metric.first + a)]];
-    residual_.resize(static_cast<size_t>(most * width));
-    product_.resize(residual_.size());
-    panel_.resize(metric.matrix.scratch());
-    for (int i = 0; i < count_; i += most) {
-      const int rows = std::min(most, count_ - i);
-      for (int r = 0; r < rows; ++r)
-        kernel_.residual(type_, weights_.data(), scale_[static_cast<size_t>(i + r)], zero_[static_cast<size_t>(i + r)],
-                         &residual_[static_cast<size_t>(r * width)], width);
-      metric.matrix.multiply(residual_.data(), width, rows, product_.data(), width, panel_.data());
-      for (int r = 0; r < rows; ++r)
-        cost_[static_cast<size_t>(i + r)] +=
-            kernel_.dot(&residual_[static_cast<size_t>(r * width)], &product_[static_cast<size_t>(r * width)], width);
-    }
+    take(row, columns, metric);
+    for (int i = 0; i < count_; i += metric.rough.rows())
+      price(metric.rough, metric.width, std::min(metric.rough.rows(), count_ - i), [&](int r) { return i + r; });
+  }
+
+  // Leaves the cheapest in the race, at no cost so far.
+  void shortlist() {
+    finalists_.resize(cost_.size());
+    std::iota(finalists_.begin(), finalists_.end(), 0);
+    const auto end = finalists_.begin() + std::min(count_, kFinalists);
+    std::partial_sort(finalists_.begin(), end, finalists_.end(),
+                      [&](int i, int j) { return std::pair(cost(i), i) < std::pair(cost(j), j); });
+    finalists_.erase(end, finalists_.end());
+    std::fill(cost_.begin(), cost_.end(), std::numeric_limits<double>::infinity());
+    for (int i : finalists_) cost(i) = 0;
+  }
+
+  // add() in fp32, for those that are left.
+  void add_exactly(const float* row, const std::vector<int64_t>& columns, const Metric& metric) {
+    take(row, columns, metric);
+    const int count = static_cast<int>(finalists_.size());
+    for (int i = 0; i < count; i += metric.exact.rows())
+      price(metric.exact, metric.width, std::min(metric.exact.rows(), count - i),
+            [&](int r) { return finalists_[static_cast<size_t>(i + r)]; });
   }
 
   // The first of the cheapest.
@@ -159,13 +173,38 @@ class Candidates {
   }
 
  private:
+  double& cost(int i) { return cost_[static_cast<size_t>(i)]; }
+
+  void take(const float* row, const std::vector<int64_t>& columns, const Metric& metric) {
+    for (int64_t a = 0; a < metric.width; ++a)
+      weights_[static_cast<size_t>(a)] = row[columns[static_cast<size_t>(metric.first + a)]];
+  }
+
+  // Adds to the costs of `rows` candidates, the r-th of which is which(r).
+  template <class Which>
+  void price(const linalg::PackedMatrix& matrix, int64_t width, int rows, Which which) {
+    residual_.resize(static_cast<size_t>(matrix.rows() * width));
+    product_.resize(residual_.size());
+    scratch_.resize(std::max(scratch_.size(), matrix.scratch()));
+    for (int r = 0; r < rows; ++r) {
+      const size_t i = static_cast<size_t>(which(r));
+      kernel_.residual(type_, weights_.data(), scale_[i], zero_[i], &residual_[static_cast<size_t>(r * width)], width);
+    }
+    matrix.multiply(residual_.data(), width, rows, product_.data(), width, scratch_.data());
+    for (int r = 0; r < rows; ++r) {
+      const size_t at = static_cast<size_t>(r * width);
+      cost(which(r)) += kernel_.dot(&residual_[at], &product_[at], width);
+    }
+  }
+
   const QuantType& type_;
   const Search& search_;
   const Kernels& kernel_ = kernels();
   int count_;
   std::vector<float> scale_, zero_;
   std::vector<double> cost_;
-  std::vector<float> weights_, residual_, product_, panel_;
+  std::vector<int> finalists_;
+  std::vector<float> weights_, residual_, product_, scratch_;
 };
 
 void clip(Call& call, Exec& exec) {
@@ -200,7 +239,12 @@ void clip(Call& call, Exec& exec) {
     Candidates tried(type, search);
     for (int64_t row = row0; row < std::min(n, row0 + kRows); ++row) {
       tried.begin(t + row * k, columns);
-      for (const Metric& metric : metrics[static_cast<size_t>(g)]) tried.add(t + row * k, columns, metric);
+      const float* own = t + row * k;
+      for (const Metric& metric : metrics[static_cast<size_t>(g)]) tried.add(own, columns, metric);
+      if (a.bf16) {
+        tried.shortlist();
+        for (const Metric& metric : metrics[static_cast<size_t>(g)]) tried.add_exactly(own, columns, metric);
+      }
       tried.best(scale_of[row * groups + g], zero_of[row * groups + g]);
     }
   });

@@ -36,6 +36,9 @@ struct Kernels {
   void (*solve)(const BlockArgs&, int64_t row_begin, int64_t row_end);
   // One coordinate-descent pass: each code to its best value given all others; `w` holds the gradient (What - T) M.
   void (*descend)(const BlockArgs&, int64_t row_begin, int64_t row_end);
+  // What the changes of a block add to the gradient of the columns behind it, one by one: a sweep moves a few of a
+  // hundred codes. Returns how many it moved.
+  int64_t (*spread)(const BlockArgs&, int64_t row_begin, int64_t row_end);
   // out[i] = (nearest(w[i]) - zero) * scale - w[i], i < count.
   void (*residual)(const QuantType&, const float* w, float scale, float zero, float* out, int64_t count);
   // sum a[i] * b[i] in double over 8 interleaved partial sums, added in order.

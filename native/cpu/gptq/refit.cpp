@@ -1,11 +1,11 @@
-// gptq_refit: the scales that fit fixed codes best, and module_error: how far the result is.
+// gptq_refit: the scales that fit fixed codes best.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <vector>
 
-#include "cpu/gptq/kernels.h"
+#include "cpu/gptq/quadratic.h"
 #include "cpu/linalg/gemm.h"
 #include "lpq/two_level.h"
 #include "ops/gptq.h"
@@ -13,47 +13,28 @@
 namespace lpq::gptq {
 namespace {
 
-// Solves (A + ridge) x = b by Cholesky in place; false when A is not positive definite.
+// Solves A x = b in place by Cholesky, A = U^T U, of which the upper triangle is read; false when A is not positive
+// definite.
 bool solve_spd(double* a, double* b, int64_t n) {
   for (int64_t j = 0; j < n; ++j) {
-    double d = a[j * n + j];
-    for (int64_t p = 0; p < j; ++p) d -= a[j * n + p] * a[j * n + p];
-    if (!(d > 0)) return false;
-    d = std::sqrt(d);
-    a[j * n + j] = d;
+    double* line = a + j * n;
+    if (!(line[j] > 0)) return false;
+    const double d = std::sqrt(line[j]);
+    for (int64_t i = j; i < n; ++i) line[i] /= d;
+    b[j] /= d;
     for (int64_t i = j + 1; i < n; ++i) {
-      double s = a[i * n + j];
-      for (int64_t p = 0; p < j; ++p) s -= a[i * n + p] * a[j * n + p];
-      a[i * n + j] = s / d;
+      const double factor = line[i];
+      double* to = a + i * n;
+      for (int64_t p = i; p < n; ++p) to[p] -= factor * line[p];
+      b[i] -= factor * b[j];
     }
   }
-  for (int64_t i = 0; i < n; ++i) {
-    for (int64_t p = 0; p < i; ++p) b[i] -= a[i * n + p] * b[p];
-    b[i] /= a[i * n + i];
-  }
   for (int64_t i = n; i-- > 0;) {
-    for (int64_t p = i + 1; p < n; ++p) b[i] -= a[p * n + i] * b[p];
+    for (int64_t p = i + 1; p < n; ++p) b[i] -= a[i * n + p] * b[p];
     b[i] /= a[i * n + i];
   }
   return true;
 }
-
-// A row's error as a function of its scales: s^T A s - 2 b^T s.
-struct Quadratic {
-  const double *a, *b;
-  int64_t groups;
-
-  template <class S>
-  double operator()(S&& s) const {
-    double sum = 0;
-    for (int64_t g = 0; g < groups; ++g) {
-      double line = -2 * b[g];
-      for (int64_t h = 0; h < groups; ++h) line += a[g * groups + h] * s(h);
-      sum += line * s(g);
-    }
-    return sum;
-  }
-};
 
 // Two-level scales near the unconstrained optimum: factors by coordinate descent, and the number of the row that fits
 // them best, by turns.
@@ -126,145 +107,86 @@ class TwoLevelRefit {
   std::vector<double> energy_, factors_;
 };
 
+// The scales of one row at a time.
+class RowRefit {
+ public:
+  explicit RowRefit(const ops::GptqRefit& of)
+      : groups_(of.problem.groups),
+        matrix_(static_cast<size_t>(groups_ * groups_)),
+        x_(static_cast<size_t>(groups_)),
+        two_level_(of.two_level ? of.dtype : DType::f32, groups_),
+        is_two_level_(of.two_level) {}
+
+  // scale [groups] becomes the optimum where that lowers the error; false: it stays.
+  bool improve(const Quadratic& cost, float* scale) {
+    if (!solve(cost, scale)) return false;
+    for (int64_t g = 0; g < groups_; ++g) {
+      const double ratio = x(g) / scale[g];
+      if (!(ratio > 0.25 && ratio < 4.0)) return false;
+    }
+    if (is_two_level_) return two_level_.improve(cost, x_.data(), scale);
+    const double before = cost([&](int64_t g) { return static_cast<double>(scale[g]); });
+    const double after = cost([&](int64_t g) { return static_cast<double>(static_cast<float>(x(g))); });
+    if (!(after < before)) return false;
+    for (int64_t g = 0; g < groups_; ++g) scale[g] = static_cast<float>(x(g));
+    return true;
+  }
+
+ private:
+  double& x(int64_t g) { return x_[static_cast<size_t>(g)]; }
+
+  // x: where the quadratic is least.
+  bool solve(const Quadratic& cost, const float* scale) {
+    double trace = 0;
+    for (int64_t g = 0; g < groups_; ++g) trace += cost.a[g * groups_ + g];
+    const double ridge = 1e-7 * trace / static_cast<double>(groups_);
+    if (!(trace > 0)) return false;
+    std::copy_n(cost.a, groups_ * groups_, matrix_.data());
+    for (int64_t g = 0; g < groups_; ++g) {
+      double& own = matrix_[static_cast<size_t>(g * groups_ + g)];
+      // A group of zero codes has no say; its scale stays.
+      x(g) = own > 0 ? cost.b[g] : trace * scale[g];
+      own = own > 0 ? own + ridge : trace;
+    }
+    return solve_spd(matrix_.data(), x_.data(), groups_);
+  }
+
+  int64_t groups_;
+  std::vector<double> matrix_, x_;
+  TwoLevelRefit two_level_;
+  bool is_two_level_;
+};
+
 void refit(Call& call, Exec& exec) {
   const ops::GptqRefit of(call);
   const int64_t n = of.problem.n, k = of.problem.k, groups = of.problem.groups;
-  const float *t = of.problem.t.data<float>(), *m = of.problem.matrix.data<float>(), *level = of.level.data<float>(),
-              *zero = of.problem.zero.data<float>();
-  const int32_t* group = of.problem.group.data<int32_t>();
-  const float* tm = of.tm ? of.tm->data<float>() : nullptr;
+  const float* m = of.problem.matrix.data<float>();
   float* scale = of.problem.scale.data<float>();
-
-  // Columns sorted by group: the quadratic form then falls into contiguous blocks.
-  std::vector<int64_t> columns(static_cast<size_t>(k)), start(static_cast<size_t>(groups) + 1, 0);
-  for (int64_t j = 0; j < k; ++j) {
-    require(group[j] >= 0 && group[j] < groups, "group holds an index outside the scales");
-    ++start[static_cast<size_t>(group[j]) + 1];
-  }
-  for (int64_t g = 0; g < groups; ++g) start[static_cast<size_t>(g) + 1] += start[static_cast<size_t>(g)];
-  {
-    auto next = start;
-    for (int64_t j = 0; j < k; ++j) columns[static_cast<size_t>(next[static_cast<size_t>(group[j])]++)] = j;
-  }
-  std::vector<float> sorted(static_cast<size_t>(k * k));
-  exec.pool.for_each(k, 16, [&](int64_t a) {
-    for (int64_t b = 0; b < k; ++b)
-      sorted[static_cast<size_t>(a * k + b)] = m[columns[static_cast<size_t>(a)] * k + columns[static_cast<size_t>(b)]];
-  });
-
-  const int64_t chunk = std::max<int64_t>(16, std::min<int64_t>(n, (int64_t{1} << 23) / std::max(k, groups * groups)));
-  const size_t area = static_cast<size_t>(std::min(chunk, n) * k);
-  std::vector<float> v(area), target(tm ? 0 : area), product(area);
-  std::vector<double> a(static_cast<size_t>(std::min(chunk, n) * groups * groups)),
-      b(static_cast<size_t>(std::min(chunk, n) * groups));
-  std::vector<uint8_t> better(static_cast<size_t>(n), 0);
-  const Kernels& kernel = kernels();
-  for (int64_t row0 = 0; row0 < n; row0 += chunk) {
-    const int64_t rows = std::min(chunk, n - row0);
-    exec.pool.for_each(rows, 16, [&](int64_t r) {
-      for (int64_t c = 0; c < k; ++c) {
-        const int64_t j = columns[static_cast<size_t>(c)];
-        v[static_cast<size_t>(r * k + c)] = level[(row0 + r) * k + j] - zero[(row0 + r) * groups + group[j]];
-        if (tm) product[static_cast<size_t>(r * k + c)] = tm[(row0 + r) * k + j];
-        else target[static_cast<size_t>(r * k + c)] = t[(row0 + r) * k + j];
-      }
-    });
-    if (!tm)
-      gemm_f32(exec.pool, Trans::no, Trans::no, rows, k, k, 1, target.data(), k, sorted.data(), k, 0, product.data(),
-               k);
-    const auto reduce = [&](int64_t row, int64_t g) {
-      const int64_t at = row * k + start[static_cast<size_t>(g)];
-      return kernel.dot(&v[static_cast<size_t>(at)], &product[static_cast<size_t>(at)],
-                        start[static_cast<size_t>(g) + 1] - start[static_cast<size_t>(g)]);
-    };
-    exec.pool.for_each(rows, 16, [&](int64_t r) {
-      for (int64_t g = 0; g < groups; ++g) b[static_cast<size_t>(r * groups + g)] = reduce(r, g);
-    });
-    for (int64_t h = 0; h < groups; ++h) {
-      const int64_t from = start[static_cast<size_t>(h)], width = start[static_cast<size_t>(h) + 1] - from;
-      // A is symmetric: the groups before h have their part of it.
-      gemm_f32(exec.pool, Trans::no, Trans::no, rows, k - from, width, 1, v.data() + from, k,
-               sorted.data() + from * k + from, k, 0, product.data() + from, k);
-      exec.pool.for_each(rows, 16, [&](int64_t r) {
-        for (int64_t g = h; g < groups; ++g)
-          a[static_cast<size_t>((r * groups + g) * groups + h)] =
-              a[static_cast<size_t>((r * groups + h) * groups + g)] = reduce(r, g);
-      });
+  std::vector<float> made(of.tm ? 0 : static_cast<size_t>(n * k));
+  if (!of.tm)
+    gemm_f32(exec.pool, Trans::no, Trans::no, n, k, k, 1, of.problem.t.data<float>(), k, m, k, 0, made.data(), k);
+  const float* tm = of.tm ? of.tm->data<float>() : made.data();
+  const GroupedMetric metric(exec, m, of.problem.group.data<int32_t>(), k, groups, products_of(of.bf16));
+  // Several tiles of rows share what a task reads of M; every thread has a few tasks.
+  const int64_t tiles = std::clamp<int64_t>(n / (4 * exec.pool.size() * metric.rows()), 1, 4);
+  const int64_t rows = tiles * metric.rows(), tasks = (n + rows - 1) / rows;
+  std::vector<int64_t> better(static_cast<size_t>(tasks), 0);
+  exec.pool.parallel_for(tasks, 1, [&](int64_t begin, int64_t end, int) {
+    Quadratics quadratics(of, tm, metric);
+    RowRefit row(of);
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t row0 = task * rows, here = std::min(rows, n - row0);
+      quadratics.make(row0, here);
+      for (int64_t r = 0; r < here; ++r)
+        better[static_cast<size_t>(task)] += row.improve(quadratics.at(r), scale + (row0 + r) * groups);
     }
-    exec.pool.parallel_for(rows, 4, [&](int64_t begin, int64_t end, int) {
-      std::vector<double> matrix(static_cast<size_t>(groups * groups)), x(static_cast<size_t>(groups));
-      TwoLevelRefit two_level(of.two_level ? of.dtype : DType::f32, groups);
-      for (int64_t r = begin; r < end; ++r) {
-        double trace = 0;
-        for (int64_t g = 0; g < groups; ++g) trace += a[static_cast<size_t>((r * groups + g) * groups + g)];
-        const double ridge = 1e-7 * trace / static_cast<double>(groups);
-        if (!(trace > 0)) continue;
-        for (int64_t g = 0; g < groups; ++g) {
-          x[static_cast<size_t>(g)] = b[static_cast<size_t>(r * groups + g)];
-          for (int64_t h = 0; h < groups; ++h)
-            matrix[static_cast<size_t>(g * groups + h)] =
-                a[static_cast<size_t>((r * groups + g) * groups + h)] + (g == h ? ridge : 0);
-          // A group of zero codes has no say; its scale stays.
-          if (!(a[static_cast<size_t>((r * groups + g) * groups + g)] > 0)) {
-            matrix[static_cast<size_t>(g * groups + g)] = trace;
-            x[static_cast<size_t>(g)] = trace * scale[(row0 + r) * groups + g];
-          }
-        }
-        if (!solve_spd(matrix.data(), x.data(), groups)) continue;
-        bool usable = true;
-        const Quadratic cost{&a[static_cast<size_t>(r * groups * groups)], &b[static_cast<size_t>(r * groups)], groups};
-        float* own = scale + (row0 + r) * groups;
-        for (int64_t g = 0; g < groups; ++g) {
-          const double ratio = x[static_cast<size_t>(g)] / own[g];
-          usable = usable && ratio > 0.25 && ratio < 4.0;
-        }
-        if (!usable) continue;
-        if (of.two_level) {
-          better[static_cast<size_t>(row0 + r)] = two_level.improve(cost, x.data(), own);
-          continue;
-        }
-        const double before = cost([&](int64_t g) { return static_cast<double>(own[g]); });
-        const double after =
-            cost([&](int64_t g) { return static_cast<double>(static_cast<float>(x[static_cast<size_t>(g)])); });
-        if (!(after < before)) continue;
-        for (int64_t g = 0; g < groups; ++g) own[g] = static_cast<float>(x[static_cast<size_t>(g)]);
-        better[static_cast<size_t>(row0 + r)] = 1;
-      }
-    });
-  }
+  });
   double count = 0;
-  for (uint8_t flag : better) count += flag;
+  for (int64_t rows_of_task : better) count += static_cast<double>(rows_of_task);
   *of.refitted.data<double>() = count;
 }
 
-void error(Call& call, Exec& exec) {
-  const ops::ModuleError a(call);
-  require_dtype(a.weight, "weight", {DType::f32});
-  require_dtype(a.quantized, "quantized", {DType::f32});
-  require_dtype(a.h, "H", {DType::f64});
-  const int64_t n = a.weight.dim(0), k = a.weight.dim(1);
-  const float *w = a.weight.data<float>(), *q = a.quantized.data<float>();
-  const double* h = a.h.data<double>();
-  std::vector<float> metric(static_cast<size_t>(k * k));
-  for (size_t i = 0; i < metric.size(); ++i) metric[i] = static_cast<float>(h[i]);
-  const int64_t chunk = std::min<int64_t>(n, 1024);
-  std::vector<float> d(static_cast<size_t>(chunk * k)), product(d.size());
-  double sums[2] = {0, 0};
-  for (int which = 0; which < 2; ++which)
-    for (int64_t row0 = 0; row0 < n; row0 += chunk) {
-      const int64_t rows = std::min(chunk, n - row0);
-      for (int64_t i = 0; i < rows * k; ++i)
-        d[static_cast<size_t>(i)] = which ? w[row0 * k + i] : w[row0 * k + i] - q[row0 * k + i];
-      gemm_f32(exec.pool, Trans::no, Trans::no, rows, k, k, 1, d.data(), k, metric.data(), k, 0, product.data(), k);
-      for (int64_t r = 0; r < rows; ++r)
-        sums[which] += kernels().dot(&d[static_cast<size_t>(r * k)], &product[static_cast<size_t>(r * k)], k);
-    }
-  a.sums.data<double>()[0] = sums[0];
-  a.sums.data<double>()[1] = sums[1];
-}
-
 LPQ_OP(refit, "gptq_refit");
-LPQ_OP(error, "module_error");
 
 }  // namespace
 }  // namespace lpq::gptq

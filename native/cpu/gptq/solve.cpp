@@ -1,6 +1,7 @@
 // gptq_solve, gptq_descend and their 2:4 siblings: codes from a target, block of columns by block of columns.
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "cpu/gptq/kernels.h"
@@ -68,23 +69,34 @@ void prune(Call& call, Exec& exec) {
   walk(exec, p, args, kernels().prune);
 }
 
+// One sweep over some rows, block by block of columns; codes that moved.
+int64_t sweep_rows(BlockArgs args, Block block, int64_t begin, int64_t end) {
+  int64_t moved = 0;
+  for (args.first = 0; args.first < args.k; args.first = args.last) {
+    args.last = std::min(args.first + kBlock, args.k);
+    block(args, begin, end);
+    moved += kernels().spread(args, begin, end);
+  }
+  return moved;
+}
+
 // Codes that moved, summed over the sweeps.
 double descend_one(Exec& exec, const ops::GptqDescend& of, size_t which) {
+  constexpr int64_t kRows = 16;  // of a task
   const Problem p = read_problem(of.problems[which]);
   float* level = of.levels[which]->data<float>();
   const size_t size = static_cast<size_t>(p.n * p.k);
   std::vector<float> error(size), gradient(size), delta(static_cast<size_t>(p.n * kBlock));
-  std::vector<int64_t> moved(static_cast<size_t>(p.n));
+  const int64_t tasks = (p.n + kRows - 1) / kRows;
+  std::vector<int64_t> moved(static_cast<size_t>(tasks));
   BlockArgs args{&of.type, p.k,          0,       0, p.group, p.scale, p.zero, p.groups, gradient.data(),
                  level,    delta.data(), p.matrix};
   args.keep = of.keep ? of.keep->data<float>() : nullptr;
   args.fixed = of.fixed;
   const Block block = of.keep ? kernels().sparse_descend : kernels().descend;
-  const Products products = products_of(of.bf16);
   double changed = 0;
   for (int64_t sweep = 0; sweep < of.sweeps; ++sweep) {
     exec.pool.for_each(p.n, 16, [&](int64_t row) {
-      moved[static_cast<size_t>(row)] = 0;
       for (int64_t j = 0; j < p.k; ++j) {
         const int64_t at = row * p.k + j, g = row * p.groups + p.group[j];
         error[static_cast<size_t>(at)] = (level[at] - p.zero[g]) * p.scale[g] - p.t[at];
@@ -92,23 +104,11 @@ double descend_one(Exec& exec, const ops::GptqDescend& of, size_t which) {
     });
     // The gradient is computed afresh each sweep, so that rounding in its updates cannot accumulate.
     gemm_f32(exec.pool, Trans::no, Trans::no, p.n, p.k, p.k, 1, error.data(), p.k, p.matrix, p.k, 0, gradient.data(),
-             p.k, products);
-    for (int64_t first = 0; first < p.k; first += kBlock) {
-      const int64_t last = std::min(first + kBlock, p.k);
-      args.first = first;
-      args.last = last;
-      exec.pool.parallel_for(p.n, 16, [&](int64_t begin, int64_t end, int) {
-        block(args, begin, end);
-        for (int64_t row = begin; row < end; ++row)
-          for (int64_t j = 0; j < last - first; ++j)
-            moved[static_cast<size_t>(row)] += delta[static_cast<size_t>(row * kBlock + j)] != 0;
-      });
-      if (last < p.k)
-        gemm_f32(exec.pool, Trans::no, Trans::no, p.n, p.k - last, last - first, 1, delta.data(), kBlock,
-                 p.matrix + first * p.k + last, p.k, 1, gradient.data() + last, p.k, products);
-    }
-    int64_t sum = 0;
-    for (int64_t m : moved) sum += m;
+             p.k, products_of(of.bf16));
+    exec.pool.for_each(tasks, 1, [&](int64_t task) {
+      moved[static_cast<size_t>(task)] = sweep_rows(args, block, task * kRows, std::min(p.n, (task + 1) * kRows));
+    });
+    const int64_t sum = std::accumulate(moved.begin(), moved.end(), int64_t{0});
     changed += static_cast<double>(sum);
     if (sum == 0) break;
   }

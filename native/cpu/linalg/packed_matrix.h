@@ -6,17 +6,20 @@
 
 namespace lpq::linalg {
 
-// B f32 [k,n], rows ld apart, k <= 512. Arithmetic as gemm_f32. multiply() runs on the calling thread.
+// B f32 [k,n], rows ld apart, k <= 512; of an upper one what lies below the diagonal is 0 and is not multiplied.
+// Arithmetic as gemm_f32. multiply() runs on the calling thread.
 class PackedMatrix {
  public:
-  PackedMatrix(const float* b, int64_t k, int64_t n, int64_t ld, Products products);
+  enum class Shape { full, upper };
+  PackedMatrix(const float* b, int64_t k, int64_t n, int64_t ld, Products products, Shape shape = Shape::full);
 
   // Rows that one call takes at most.
-  int rows() const;
+  int rows() const { return rows(products_); }
+  static int rows(Products products);
   // Floats that a call works in.
   size_t scratch() const;
-  // c[m,n] = a[m,k] B, m <= rows().
-  void multiply(const float* a, int64_t lda, int m, float* c, int64_t ldc, float* scratch) const;
+  // c[m,n] = a[m,k] B, m <= rows(); with `add`, it is added to c.
+  void multiply(const float* a, int64_t lda, int m, float* c, int64_t ldc, float* scratch, bool add = false) const;
 
  private:
   struct alignas(64) Line {
@@ -24,6 +27,7 @@ class PackedMatrix {
   };
   int64_t k_, n_, stride_;  // stride_: lines from one panel to the next
   Products products_;
+  Shape shape_;
   std::vector<Line> panels_;
 };
 

@@ -50,7 +50,7 @@ class IntGrid {
   // scale > 0 and finite; |zero| < 2^20.
   LPQ_FORCE_INLINE Step step(float scale, float zero) const {
     float whole = static_cast<float>(static_cast<int32_t>(zero));
-    if (whole > zero) whole -= 1.0f;
+    whole -= whole > zero ? 1.0f : 0.0f;
     return {scale, zero, zero - whole, whole, min_ - whole, max_ - whole};
   }
 
