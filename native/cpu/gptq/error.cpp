@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "cpu/gptq/floats.h"
 #include "cpu/gptq/kernels.h"
 #include "cpu/linalg/gemm.h"
 #include "ops/gptq.h"
@@ -30,15 +31,15 @@ void error(Call& call, Exec& exec) {
   const float *w = a.weight.data<float>(), *q = a.quantized.data<float>();
   const std::vector<float> metric = upper_of(exec, a.h.data<double>(), k);
   const int64_t chunk = std::min(n, kRows);
-  std::vector<float> difference(static_cast<size_t>(chunk * k)), product(difference.size());
+  const Floats difference = floats(chunk * k), product = floats(chunk * k);
   std::vector<double> of_row(static_cast<size_t>(n));
   // x[rows,K] -> the sum of x H x^T.
   const auto squared = [&](const float* x, int64_t rows) {
     for (int64_t j = 0; j < k; j += kColumns)
       gemm_f32(exec.pool, Trans::no, Trans::no, rows, std::min(kColumns, k - j), std::min(k, j + kColumns), 1, x, k,
-               metric.data() + j, k, 0, product.data() + j, k);
+               metric.data() + j, k, 0, product.get() + j, k);
     exec.pool.for_each(rows, 16, [&](int64_t r) {
-      of_row[static_cast<size_t>(r)] = kernels().dot(x + r * k, &product[static_cast<size_t>(r * k)], k);
+      of_row[static_cast<size_t>(r)] = kernels().dot(x + r * k, product.get() + r * k, k);
     });
     double sum = 0;
     for (int64_t r = 0; r < rows; ++r) sum += of_row[static_cast<size_t>(r)];
@@ -51,7 +52,7 @@ void error(Call& call, Exec& exec) {
       for (int64_t i = r * k; i < (r + 1) * k; ++i)
         difference[static_cast<size_t>(i)] = w[row0 * k + i] - q[row0 * k + i];
     });
-    sums[0] += squared(difference.data(), rows);
+    sums[0] += squared(difference.get(), rows);
     sums[1] += squared(w + row0 * k, rows);
   }
   a.sums.data<double>()[0] = sums[0];

@@ -157,6 +157,20 @@ class RowRefit {
   bool is_two_level_;
 };
 
+// What a thread works in.
+struct Worker {
+  Quadratics quadratics;
+  RowRefit row;
+  int64_t improved;
+};
+
+// Several tiles share what a task reads of M; every thread has a few tasks; quadratics of a task take 16 MB at most.
+int64_t rows_of_task(int64_t n, int64_t groups, int64_t tile, int threads) {
+  const int64_t tiles = std::clamp<int64_t>(n / (4 * threads * tile), 1, 4);
+  const int64_t most = std::max<int64_t>(1, (int64_t{1} << 21) / (groups * groups));
+  return std::min(tiles * tile, most);
+}
+
 void refit(Call& call, Exec& exec) {
   const ops::GptqRefit of(call);
   const int64_t n = of.problem.n, k = of.problem.k, groups = of.problem.groups;
@@ -167,22 +181,20 @@ void refit(Call& call, Exec& exec) {
     gemm_f32(exec.pool, Trans::no, Trans::no, n, k, k, 1, of.problem.t.data<float>(), k, m, k, 0, made.data(), k);
   const float* tm = of.tm ? of.tm->data<float>() : made.data();
   const GroupedMetric metric(exec, m, of.problem.group.data<int32_t>(), k, groups, products_of(of.bf16));
-  // Several tiles of rows share what a task reads of M; every thread has a few tasks.
-  const int64_t tiles = std::clamp<int64_t>(n / (4 * exec.pool.size() * metric.rows()), 1, 4);
-  const int64_t rows = tiles * metric.rows(), tasks = (n + rows - 1) / rows;
-  std::vector<int64_t> better(static_cast<size_t>(tasks), 0);
-  exec.pool.parallel_for(tasks, 1, [&](int64_t begin, int64_t end, int) {
-    Quadratics quadratics(of, tm, metric);
-    RowRefit row(of);
-    for (int64_t task = begin; task < end; ++task) {
-      const int64_t row0 = task * rows, here = std::min(rows, n - row0);
-      quadratics.make(row0, here);
+  const int64_t rows = rows_of_task(n, groups, metric.rows(), exec.pool.size()), tasks = (n + rows - 1) / rows;
+  std::vector<Worker> workers;
+  for (int i = 0; i < exec.pool.size(); ++i) workers.push_back({Quadratics(of, tm, metric), RowRefit(of), 0});
+  exec.pool.parallel_for(tasks, 1, [&](int64_t begin, int64_t end, int worker) {
+    Worker& own = workers[static_cast<size_t>(worker)];
+    for (int64_t row0 = begin * rows; row0 < std::min(n, end * rows); row0 += rows) {
+      const int64_t here = std::min(rows, n - row0);
+      own.quadratics.make(row0, here);
       for (int64_t r = 0; r < here; ++r)
-        better[static_cast<size_t>(task)] += row.improve(quadratics.at(r), scale + (row0 + r) * groups);
+        own.improved += own.row.improve(own.quadratics.at(r), scale + (row0 + r) * groups);
     }
   });
   double count = 0;
-  for (int64_t rows_of_task : better) count += static_cast<double>(rows_of_task);
+  for (const Worker& worker : workers) count += static_cast<double>(worker.improved);
   *of.refitted.data<double>() = count;
 }
 

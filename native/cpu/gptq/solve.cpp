@@ -1,9 +1,9 @@
 // gptq_solve, gptq_descend and their 2:4 siblings: codes from a target, block of columns by block of columns.
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <vector>
 
+#include "cpu/gptq/floats.h"
 #include "cpu/gptq/kernels.h"
 #include "cpu/linalg/gemm.h"
 #include "ops/gptq.h"
@@ -35,18 +35,18 @@ using Block = void (*)(const BlockArgs&, int64_t, int64_t);
 
 // Block by block of columns: `block` rounds (or prunes) w, the rest of w is then updated at once.
 void walk(Exec& exec, const Problem& p, BlockArgs args, Block block) {
-  std::vector<float> w(static_cast<size_t>(p.n * p.k)), delta(static_cast<size_t>(p.n * kBlock));
-  std::memcpy(w.data(), p.t, w.size() * sizeof(float));
-  args.w = w.data();
-  args.delta = delta.data();
+  const Floats w = floats(p.n * p.k), delta = floats(p.n * kBlock);
+  exec.pool.for_each(p.n, 16, [&](int64_t row) { std::copy_n(p.t + row * p.k, p.k, w.get() + row * p.k); });
+  args.w = w.get();
+  args.delta = delta.get();
   for (int64_t first = 0; first < p.k; first += kBlock) {
     const int64_t last = std::min(first + kBlock, p.k);
     args.first = first;
     args.last = last;
     exec.pool.parallel_for(p.n, 16, [&](int64_t begin, int64_t end, int) { block(args, begin, end); });
     if (last < p.k)
-      gemm_f32(exec.pool, Trans::no, Trans::no, p.n, p.k - last, last - first, -1, delta.data(), kBlock,
-               p.matrix + first * p.k + last, p.k, 1, w.data() + last, p.k);
+      gemm_f32(exec.pool, Trans::no, Trans::no, p.n, p.k - last, last - first, -1, delta.get(), kBlock,
+               p.matrix + first * p.k + last, p.k, 1, w.get() + last, p.k);
   }
 }
 
@@ -85,12 +85,10 @@ double descend_one(Exec& exec, const ops::GptqDescend& of, size_t which) {
   constexpr int64_t kRows = 16;  // of a task
   const Problem p = read_problem(of.problems[which]);
   float* level = of.levels[which]->data<float>();
-  const size_t size = static_cast<size_t>(p.n * p.k);
-  std::vector<float> error(size), gradient(size), delta(static_cast<size_t>(p.n * kBlock));
+  const Floats error = floats(p.n * p.k), gradient = floats(p.n * p.k), delta = floats(p.n * kBlock);
   const int64_t tasks = (p.n + kRows - 1) / kRows;
   std::vector<int64_t> moved(static_cast<size_t>(tasks));
-  BlockArgs args{&of.type, p.k,          0,       0, p.group, p.scale, p.zero, p.groups, gradient.data(),
-                 level,    delta.data(), p.matrix};
+  BlockArgs args{&of.type, p.k, 0, 0, p.group, p.scale, p.zero, p.groups, gradient.get(), level, delta.get(), p.matrix};
   args.keep = of.keep ? of.keep->data<float>() : nullptr;
   args.fixed = of.fixed;
   const Block block = of.keep ? kernels().sparse_descend : kernels().descend;
@@ -103,8 +101,8 @@ double descend_one(Exec& exec, const ops::GptqDescend& of, size_t which) {
       }
     });
     // The gradient is computed afresh each sweep, so that rounding in its updates cannot accumulate.
-    gemm_f32(exec.pool, Trans::no, Trans::no, p.n, p.k, p.k, 1, error.data(), p.k, p.matrix, p.k, 0, gradient.data(),
-             p.k, products_of(of.bf16));
+    gemm_f32(exec.pool, Trans::no, Trans::no, p.n, p.k, p.k, 1, error.get(), p.k, p.matrix, p.k, 0, gradient.get(), p.k,
+             products_of(of.bf16));
     exec.pool.for_each(tasks, 1, [&](int64_t task) {
       moved[static_cast<size_t>(task)] = sweep_rows(args, block, task * kRows, std::min(p.n, (task + 1) * kRows));
     });

@@ -2,19 +2,15 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <memory>
 #include <vector>
 
+#include "cpu/gptq/floats.h"
 #include "cpu/linalg/gemm.h"
 #include "lpq/half.h"
 #include "ops/gptq.h"
 
 namespace lpq::gptq {
 namespace {
-
-using Floats = std::unique_ptr<float[]>;  // never set to 0: the threads that write them touch them first
-
-Floats floats(int64_t count) { return std::make_unique_for_overwrite<float[]>(static_cast<size_t>(count)); }
 
 constexpr int64_t kRows = 1024;   // of X at a time
 constexpr int64_t kBlock = 1024;  // columns of U, whose zeros are left out block by block
