@@ -1,21 +1,41 @@
 #include "cpu/memory.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <fstream>
 #include <list>
 #include <map>
 #include <mutex>
 
 #if defined(__linux__)
 #include <sys/mman.h>
+#include <unistd.h>
 #endif
 
 namespace lpq {
 namespace {
 
-constexpr size_t kMostCached = size_t{256} << 20;
 constexpr size_t kLeastCached = size_t{64} << 10;  // malloc is quick below
 constexpr size_t kLarge = size_t{4} << 20, kLargePage = size_t{2} << 20;
+
+// Bytes of memory that this process may use: the host's, or its control group's.
+size_t memory_there_is() {
+  size_t bytes = size_t{4} << 30;
+#if defined(__linux__)
+  const long pages = ::sysconf(_SC_PHYS_PAGES), page = ::sysconf(_SC_PAGESIZE);
+  if (pages > 0 && page > 0) bytes = static_cast<size_t>(pages) * static_cast<size_t>(page);
+  size_t limit = 0;
+  if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit && limit > 0) bytes = std::min(bytes, limit);
+#endif
+  return bytes;
+}
+
+// What is kept at most: a GB holds what a block's pass over a few thousand tokens lets go of.
+size_t most_cached() {
+  static const size_t bytes = std::min(size_t{1} << 30, memory_there_is() / 16);
+  return bytes;
+}
 
 class Cache {
  public:
@@ -39,7 +59,7 @@ class Cache {
       by_age_.push_back(block);
       by_size_.emplace(block.bytes, std::prev(by_age_.end()));
       cached_ += block.bytes;
-      shrink(kMostCached, surplus);
+      shrink(most_cached(), surplus);
     }
     for (const Block& old : surplus) std::free(old.data);
   }
@@ -103,7 +123,7 @@ Block take_block(size_t bytes) {
 }
 
 void give_block(Block block) {
-  if (block.bytes < kLeastCached || block.bytes > kMostCached) std::free(block.data);
+  if (block.bytes < kLeastCached || block.bytes > most_cached()) std::free(block.data);
   else cache().give(block);
 }
 

@@ -1,5 +1,5 @@
-// Memory of tensors. Fresh pages cost a fault each, so blocks that were let go are kept, up to 256 MB, for the next
-// tensor of about their size.
+// Memory of tensors. Fresh pages cost a fault each, so blocks that were let go are kept for the next tensor of
+// about their size: up to 1 GB, and a sixteenth of the memory that this process may use.
 #pragma once
 #include <cstddef>
 
