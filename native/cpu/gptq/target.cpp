@@ -16,9 +16,10 @@ constexpr int64_t kRows = 1024;   // of X at a time
 constexpr int64_t kBlock = 1024;  // columns of U, whose zeros are left out block by block
 
 // to [rows,K] = rows of X, times U^T U: ((X U^T) U), U upper; `to` may be x. fp32 is enough, however ill-conditioned H
-// is. Let e be the error of a product relative to |X||U|, about sqrt(K) 2^-24. The result is then off by d U, |d| <= e
-// |X||U|, which counts (d U) H (d U)^T = |d|^2, while the result itself counts X H^-1 X^T >= |X|^2 / |H|: a share of e
-// sqrt(cond H). Damping of 0.01 keeps cond H below 100 K, so for K = 8192 that is 5e-6 times 900, of the correction.
+// is. Let e be the error of a product relative to |X||U|, about sqrt(K) 2^-24. The first product's reaches the result
+// as d U, |d| <= e |X||U|, which counts (d U) H (d U)^T = |d|^2, while the result itself counts X H^-1 X^T >= |X|^2 /
+// |H|: a share of e sqrt(cond H). The second's has the same bound, and so has that of X, the product of T and D.
+// Damping of 0.01 keeps cond H below 100 K, so for K = 8192 each is at most 5e-6 times 900, of the correction.
 void times_inverse(Exec& exec, int64_t rows, int64_t k, const float* x, const float* u, float* room, float* to) {
   for (int64_t j = 0; j < k; j += kBlock)
     gemm_f32(exec.pool, Trans::no, Trans::yes, rows, std::min(kBlock, k - j), k - j, 1, x + j, k, u + j * k + j, k, 0,
