@@ -85,7 +85,7 @@ export class SourceCheckpoint {
    * LPQ_DTYPE for the rest, LPQ_TENSOR_MISSING; of a stream what fetching throws.
    */
   async tensor(name: string): Promise<Tensor> {
-    const tensor = await whenHere(() => floatTensor(this.weights, name));
+    const tensor = (await this.weights.load?.(name)) ?? (await whenHere(() => floatTensor(this.weights, name)));
     streamOf(this.dir)?.reads(name);
     return tensor;
   }

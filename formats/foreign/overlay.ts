@@ -50,6 +50,11 @@ export abstract class Overlay<
   }
 
   abstract tensor(name: string, as?: DType): Tensor;
+
+  load(name: string): Promise<Tensor> | undefined {
+    return this.has(name) && !this.made.has(name) ? this.file.load?.(name) : undefined;
+  }
+
   abstract advise(name: string, advice: 'willneed' | 'dontneed'): void;
 
   close(): void {

@@ -68,6 +68,10 @@ export class LoraTensors implements TensorReader {
     return stored(native, this.shape(name), values);
   }
 
+  load(name: string): Promise<Tensor> | undefined {
+    return this.adapter.edits.has(name) ? undefined : this.base.load?.(name);
+  }
+
   /** Of a base that is published, or was quantized, in low bits: of its codes, and which tensors were decoded from them. */
   get bits(): number {
     return this.base.bits ?? 16;

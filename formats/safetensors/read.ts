@@ -22,6 +22,11 @@ export interface TensorReader {
    * same width, e.g. U8 as f8_e8m0.
    */
   tensor(name: string, as?: DType): Tensor;
+  /**
+   * A copy of a tensor of F32, F16 or BF16, read on threads beside the program once its file is here; undefined, and no such function, where
+   * tensor() is the way. Throws what fetching throws.
+   */
+  load?(name: string): Promise<Tensor> | undefined;
   /** Tells the kernel that a tensor is needed soon, or no longer: resident memory stays small while streaming. */
   advise(name: string, advice: 'willneed' | 'dontneed'): void;
 }

@@ -24,6 +24,8 @@ export interface ShardStream {
   has(shard: RemoteShard): boolean;
   /** Reads from a shard that is here. Throws LPQ_FILE. */
   read(shard: RemoteShard, into: Uint8Array, position: number): void;
+  /** The same beside the program, from a shard that stays until it has settled (`need`). Throws LPQ_FILE. */
+  fill(shard: RemoteShard, into: Uint8Array, position: number): Promise<void>;
   /** Settles when the shard is here, with what lets it go: it stays until then. Throws what fetching throws. */
   need(shard: RemoteShard): Promise<() => void>;
   /** A tensor, of a file or of a view over it, was read for computing: shards of blocks before it may go, those of the next come. */

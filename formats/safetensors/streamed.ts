@@ -18,21 +18,33 @@ interface Owned {
 
 /** Bytes of a tensor that come with the headers at most: what computes has passed its shard's digest. */
 const SMALL = 64;
+/** Plain weights, which need no decoding. */
+const FLOATS: ReadonlySet<SafetensorsDtype> = new Set(['F32', 'F16', 'BF16']);
 /** Bytes that are read at once. */
 const COPY_BYTES = 2 ** 28;
+/** Bytes of a piece that one thread reads beside the program, and how many of a tensor are on their way at once. */
+const PIECE_BYTES = 2 ** 25;
+const PIECES_AT_ONCE = 4;
 /** Tensors of all experts that stay open: readers take them apart, each expert with a call. */
 const OPEN_TENSORS = 2;
+
+/** A tensor that is being read, and how many wait for it. */
+interface Loading {
+  readonly tensor: Promise<Tensor>;
+  readers: number;
+}
 
 /**
  * The tensors of shards that come and go. Names, dtypes and shapes are known at once. A tensor is a copy, so that its shard may go at any
  * time; one whose shard is not here throws Elsewhere, which whenHere() waits for. Only shapes and single scales, which readers want at once, come
- * with the headers.
+ * with the headers. load() waits for the shard itself, and reads on threads beside the program.
  */
 export class StreamedTensors implements TensorReader {
   private readonly owner: ReadonlyMap<string, RemoteShard>;
   private readonly entries = new Map<string, TensorEntry>();
   private readonly small: ReadonlyMap<string, Uint8Array>;
   private readonly open = new Map<string, Tensor>();
+  private readonly loading = new Map<string, Loading>();
   private print: string | undefined;
 
   /** `path`: a directory with config.json and the index. Throws LPQ_SAFETENSORS_INDEX. */
@@ -97,6 +109,10 @@ export class StreamedTensors implements TensorReader {
     return tensor;
   }
 
+  load(name: string): Promise<Tensor> | undefined {
+    return FLOATS.has(this.dtype(name)) && !this.small.has(name) ? this.shared(name) : undefined;
+  }
+
   advise(): void {}
 
   fingerprint(): string {
@@ -107,6 +123,48 @@ export class StreamedTensors implements TensorReader {
   close(): void {
     for (const tensor of this.open.values()) tensor.dispose();
     this.open.clear();
+  }
+
+  /** Several devices want the same tensor at once: it is read once, and each has a view of its own. */
+  private async shared(name: string): Promise<Tensor> {
+    let loading = this.loading.get(name);
+    if (!loading) {
+      loading = { tensor: this.loaded(name), readers: 0 };
+      this.loading.set(name, loading);
+    }
+    loading.readers++;
+    const tensor = await loading.tensor;
+    const own = tensor.view(tensor.shape);
+    if (--loading.readers === 0) tensor.dispose();
+    return own;
+  }
+
+  /** Reads a tensor once its shard is here, in pieces; from when it settles on, another reader reads it again. */
+  private async loaded(name: string): Promise<Tensor> {
+    const { dtype, shape, begin, end } = this.spec(name);
+    const shard = this.owner.get(name) as RemoteShard;
+    let release = () => {};
+    try {
+      release = await this.stream.need(shard);
+      const tensor = allocate(dtypeFacts(dtype).native as DType, shape);
+      let at = 0;
+      const reader = async () => {
+        while (at < end - begin) {
+          const from = at;
+          at += PIECE_BYTES;
+          const bytes = tensor.bytes(from, Math.min(PIECE_BYTES, end - begin - from));
+          await this.stream.fill(shard, bytes, shard.header.dataStart + begin + from);
+        }
+      };
+      const ended = await Promise.allSettled(Array.from({ length: PIECES_AT_ONCE }, reader));
+      const failed = ended.find(({ status }) => status === 'rejected') as PromiseRejectedResult | undefined;
+      if (!failed) return tensor;
+      tensor.dispose();
+      throw failed.reason;
+    } finally {
+      release();
+      this.loading.delete(name);
+    }
   }
 
   private fill(name: string, shard: RemoteShard, tensor: Tensor): void {

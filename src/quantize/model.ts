@@ -6,7 +6,7 @@ import type { BlockPlan } from '../model/plan.js';
 import type { Block, BlockWeights, ModelGraph } from '../model/program.js';
 import { disposeWeights, loadWeights } from '../model/weights.js';
 import { type BlockContext, quantizeBlock, replayBlock, solvedWhole, type Walk } from './blocks.js';
-import { calibratedStreams, disposeStreams, headStage, ORIGINAL_SHARE } from './calibrated.js';
+import { calibratedStreams, disposeStreams, headStage, ORIGINAL_SHARE, outerNames } from './calibrated.js';
 import { type QuantizeEvents, timed } from './events.js';
 import { quantizeFromStatistics } from './from-statistics.js';
 import type { BlockKey } from './journal.js';
@@ -46,11 +46,10 @@ export async function quantizeModel(
   const paired = !quantizer.original ? 0 : quantizer.solveBlock ? 1 : ORIGINAL_SHARE;
   const solveWhole = wholeBlocks(context, source);
   const resumed = progress.resumed(source);
-  const load = (names: Iterable<string>) =>
-    timed(events, 'read', () => {
-      const list = [...names];
-      return Promise.all(rts.map((rt) => loadWeights(rt, resumed, list, graph.transposed)));
-    });
+  const load = (names: Iterable<string>) => {
+    const list = [...names];
+    return Promise.all(rts.map((rt) => loadWeights(rt, resumed, list, graph.transposed)));
+  };
   // Without the unquantized model beside it, a finished block computes with what was written of it alone.
   const loadBlock = ({ key, block }: Work) =>
     load(
@@ -58,9 +57,14 @@ export async function quantizeModel(
         ? [...block.tensors.keys()].filter((name) => !context.schemes.has(name.replace(/\.weight$/, '')))
         : block.tensors.keys(),
     );
-  const outer = await load(graph.outer.keys());
+  const headToo = work.some(({ key }) => key === 'head');
+  const outer = await timed(events, 'read', () => load(outerNames(graph, headToo)));
   let streams: Streams[] = [];
-  let next: BlockWeights[] = [];
+  let next: Promise<BlockWeights[]> = Promise.resolve([]);
+  const begin = (wanted: Work) => {
+    next = loadBlock(wanted);
+    next.catch(() => {}); // whoever waits for them hears of it
+  };
   // What the streams still need of the block before, until the first sweep of the next is over.
   let behind: { weights: BlockWeights[]; made: Tensor[] } = { weights: [], made: [] };
   const release = () => {
@@ -72,13 +76,13 @@ export async function quantizeModel(
     streams = await calibratedStreams(rts, graph, outer, calibration.sequences, {
       ...{ paired, coverage: quantizer.coverage, batchTokens: quantizer.batchTokens },
     });
-    if (!work.some(({ key }) => key === 'head')) for (const weights of outer) disposeWeights(weights);
-    next = work[0] ? await loadBlock(work[0]) : [];
+    if (!headToo) for (const weights of outer) disposeWeights(weights);
+    if (work[0]) begin(work[0]);
     for (const [index, { key, block }] of work.entries()) {
       await timed(events, 'block', async () => {
         const head = key === 'head';
-        const weights = head ? outer : next;
-        if (!head) next = [];
+        const weights = head ? outer : await timed(events, 'read', () => next);
+        if (!head) next = Promise.resolve([]);
         const lanes = lanesOf(rts, streams, weights, request);
         const memory = blockMemory(
           block,
@@ -94,7 +98,7 @@ export async function quantizeModel(
           held: heldBytes(memory, ahead),
           onFirstSweep: async () => {
             release();
-            if (ahead) next = await loadBlock(wanted); // on their way to the device while this block is solved
+            if (ahead) begin(wanted); // on their way to the device while this block is solved
           },
         };
         const made: Tensor[] = [];
@@ -108,12 +112,12 @@ export async function quantizeModel(
           behind.made.push(...made);
           if (!head) behind.weights.push(...weights);
         }
-        if (wanted && !ahead) next = await loadBlock(wanted);
+        if (wanted && !ahead) begin(wanted);
       });
     }
   } finally {
     release();
-    for (const weights of [...next, ...outer]) disposeWeights(weights);
+    for (const weights of [...(await next.catch(() => [])), ...outer]) disposeWeights(weights);
     disposeStreams(streams);
   }
 }

@@ -73,9 +73,10 @@ export class SourceView implements WeightSource {
 
   /** The tensor's bytes as they are, of any dtype. */
   async stored(name: string): Promise<Tensor> {
+    const { weights } = this.source;
     const tensor = this.slices.has(name)
       ? await this.view.tensor(name)
-      : await whenHere(() => this.source.weights.tensor(name));
+      : ((await weights.load?.(name)) ?? (await whenHere(() => weights.tensor(name))));
     return this.rewritten(name, tensor);
   }
 

@@ -1,8 +1,11 @@
-import { closeSync, openSync, readSync, rmSync, statSync } from 'node:fs';
+import { close, closeSync, openSync, read, readSync, rmSync, statSync } from 'node:fs';
+import { promisify } from 'node:util';
 import { samplePlaces } from '../../formats/safetensors/fingerprint.js';
 import type { RemoteShard } from '../../formats/safetensors/stream.js';
 import { LpqError } from '../core/error.js';
 import type { HubFile } from '../hub/listing.js';
+
+const readBeside = promisify(read);
 
 /** A shard and its file, which comes and goes. */
 export class Place {
@@ -10,6 +13,8 @@ export class Place {
   private fd: number | undefined;
   /** Bytes that count for it: of the whole file once it is being fetched, or of what is left of one. */
   held = 0;
+  /** Bytes of files that have gone, and whose room the disk has not got back yet. */
+  leaving = 0;
   /** Who needs the file to stay. */
   pins = 0;
   /** When it was last read, by a count. */
@@ -53,9 +58,21 @@ export class Place {
   read(into: Uint8Array, position: number): void {
     for (let done = 0; done < into.length; ) {
       const got = readSync(this.fd as number, into, done, into.length - done, position + done);
-      if (got === 0) throw new LpqError('LPQ_FILE', `${this.path} became shorter while lpq read it`);
-      done += got;
+      done += this.more(got);
     }
+  }
+
+  /** The same on a thread beside this one. The file stays open until it settles (`pins`). Throws LPQ_FILE. */
+  async fill(into: Uint8Array, position: number): Promise<void> {
+    for (let done = 0; done < into.length; ) {
+      const { bytesRead } = await readBeside(this.fd as number, into, done, into.length - done, position + done);
+      done += this.more(bytesRead);
+    }
+  }
+
+  private more(got: number): number {
+    if (got === 0) throw new LpqError('LPQ_FILE', `${this.path} became shorter while lpq read it`);
+    return got;
   }
 
   /**
@@ -88,11 +105,23 @@ export class Place {
     this.fd = undefined;
   }
 
-  /** The file goes, and what is left of one. */
-  drop(): void {
-    this.close();
+  /**
+   * The file goes, and what is left of one. Settles when the disk has its room back: a thread gives that, for gigabytes take a quarter of
+   * a second.
+   */
+  drop(): Promise<void> {
+    const [fd, bytes] = [this.fd, this.held];
     for (const file of [this.path, `${this.path}.incomplete`]) rmSync(file, { force: true });
+    this.fd = undefined;
     this.held = 0;
+    if (fd === undefined) return Promise.resolve();
+    this.leaving += bytes;
+    return new Promise((resolve) =>
+      close(fd, () => {
+        this.leaving -= bytes;
+        resolve();
+      }),
+    );
   }
 }
 

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { copyFileSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
-import { setImmediate } from 'node:timers/promises';
+import { setTimeout } from 'node:timers/promises';
 import { encodeHeader, type TensorEntry } from '../../../formats/safetensors/header.js';
 import { readHeads } from '../../../src/stream/heads.js';
 import { Place } from '../../../src/stream/places.js';
@@ -12,8 +12,8 @@ import { scratch } from '../cli/lpq.js';
 const BLOCKS = 5;
 const names = (block: number) => [`model.layers.${block}.norm.weight`, `model.layers.${block}.mlp.up.weight`];
 
-/** A shard a block, each of another size, and one outside of blocks. */
-async function supply(t: Parameters<typeof scratch>[0]) {
+/** A shard a block, each of another size, and one outside of blocks; each takes until `meanwhile` settles to come. */
+async function supply(t: Parameters<typeof scratch>[0], meanwhile = Promise.resolve()) {
   const home = scratch(t);
   const folder = scratch(t);
   const files: string[] = [];
@@ -45,11 +45,13 @@ async function supply(t: Parameters<typeof scratch>[0]) {
   const asked: string[] = [];
   const made = new Supply(places, async ({ shard, path: at }) => {
     asked.push(shard.name[0] as string);
+    await meanwhile;
     copyFileSync(path.join(home, shard.name), at);
   });
   made.begin(Array.from({ length: BLOCKS }, (_, block) => names(block)));
   const settled = async () => {
-    for (let i = 0; i < 20; i++) await setImmediate();
+    // Threads of the system give the room of files back.
+    for (let i = 0; i < 20; i++) await setTimeout(1);
     return readdirSync(folder).sort().join(' ').replaceAll('.safetensors', '');
   };
   return { supply: made, asked, settled, shards: heads };
@@ -80,6 +82,20 @@ test('a block that is read brings the shards of the next, and those of blocks be
   assert.equal(await settled(), '0 1');
   assert.ok(it.moved.peak <= it.mostBytes);
   assert.equal(asked.join(''), '01234501');
+  await it.close();
+});
+
+test('shards of a block and of the next are on their way at once, in this order', async (t) => {
+  let come = () => {};
+  const meanwhile = new Promise<void>((resolve) => {
+    come = resolve;
+  });
+  const { supply: it, asked, settled } = await supply(t, meanwhile);
+  it.reads(names(3)[0] as string);
+  assert.equal(await settled(), '');
+  assert.deepEqual(asked, ['3', '4']);
+  come();
+  assert.equal(await settled(), '3 4');
   await it.close();
 });
 
