@@ -1,7 +1,7 @@
 // Cells of bench/peers as pages show them.
 import { newest, result } from './figures.mjs';
 
-const FILE = '2026-11-28-cpu-peers.json';
+const FILE = '2026-11-29-cpu-peers.json';
 /** Of a card: the newest such result; none is there until one is measured. */
 const CARD = /^\d{4}-\d\d-\d\d-h[12]00-peers\.json$/;
 /** Our assumption, not an offer: dollars for an hour of such a card, whatever the memory. */
