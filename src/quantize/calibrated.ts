@@ -41,11 +41,6 @@ function sectionsFor(rts: readonly NativeRuntime[], sequences: readonly Int32Arr
   return rts.map((_, device) => all.filter((_, i) => Math.floor((i * devices) / count) === device));
 }
 
-/** Names of the weights outside blocks that a pass reads; those of lm_head alone only where it is solved for (`head`). */
-export function outerNames({ outer, head: { name, tied } }: ModelGraph, head: boolean): string[] {
-  return [...outer.keys()].filter((each) => head || tied || (each !== `${name}.weight` && each !== `${name}.bias`));
-}
-
 /** The calibration sequences as they enter block 0, shared out over the devices. `outer`: one map a device. */
 export async function calibratedStreams(
   rts: readonly NativeRuntime[],

@@ -6,7 +6,7 @@ import type { BlockPlan } from '../model/plan.js';
 import type { Block, BlockWeights, ModelGraph } from '../model/program.js';
 import { disposeWeights, loadWeights } from '../model/weights.js';
 import { type BlockContext, quantizeBlock, replayBlock, solvedWhole, type Walk } from './blocks.js';
-import { calibratedStreams, disposeStreams, headStage, ORIGINAL_SHARE, outerNames } from './calibrated.js';
+import { calibratedStreams, disposeStreams, headStage, ORIGINAL_SHARE } from './calibrated.js';
 import { type QuantizeEvents, timed } from './events.js';
 import { quantizeFromStatistics } from './from-statistics.js';
 import type { BlockKey } from './journal.js';
@@ -57,8 +57,7 @@ export async function quantizeModel(
         ? [...block.tensors.keys()].filter((name) => !context.schemes.has(name.replace(/\.weight$/, '')))
         : block.tensors.keys(),
     );
-  const headToo = work.some(({ key }) => key === 'head');
-  const outer = await timed(events, 'read', () => load(outerNames(graph, headToo)));
+  const outer = await timed(events, 'read', () => load(graph.outer.keys()));
   let streams: Streams[] = [];
   let next: Promise<BlockWeights[]> = Promise.resolve([]);
   const begin = (wanted: Work) => {
@@ -76,7 +75,7 @@ export async function quantizeModel(
     streams = await calibratedStreams(rts, graph, outer, calibration.sequences, {
       ...{ paired, coverage: quantizer.coverage, batchTokens: quantizer.batchTokens },
     });
-    if (!headToo) for (const weights of outer) disposeWeights(weights);
+    if (!work.some(({ key }) => key === 'head')) for (const weights of outer) disposeWeights(weights);
     if (work[0]) begin(work[0]);
     for (const [index, { key, block }] of work.entries()) {
       await timed(events, 'block', async () => {

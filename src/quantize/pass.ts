@@ -4,7 +4,7 @@ import type { Streams } from '../calibrate/statistics.js';
 import type { Block, BlockWeights, ModelGraph, Stage } from '../model/program.js';
 import type { WeightSource } from '../model/source.js';
 import { disposeWeights, loadWeights } from '../model/weights.js';
-import { calibratedStreams, disposeStreams, headStage, outerNames } from './calibrated.js';
+import { calibratedStreams, disposeStreams, headStage } from './calibrated.js';
 import { blockMemory, roomFor } from './memory-plan.js';
 
 /** One device in front of a stage: its share of the calibration data, the block's weights, and what activations may keep there. */
@@ -36,8 +36,7 @@ export async function passModel(
     const list = [...names];
     return Promise.all(rts.map((rt) => loadWeights(rt, source, list, graph.transposed)));
   };
-  const isHead = (block: Block) => block.index === graph.blocks.length;
-  const outer = await load(outerNames(graph, walk.some(isHead)));
+  const outer = await load(graph.outer.keys());
   let streams: Streams[] = [];
   let here: BlockWeights[] = [];
   // The streams pass a block's last stage in the first sweep of the next.
@@ -45,7 +44,7 @@ export async function passModel(
   try {
     streams = await calibratedStreams(rts, graph, outer, sequences);
     for (const block of walk) {
-      const head = isHead(block);
+      const head = block.index === graph.blocks.length;
       here = head ? [] : await load(block.tensors.keys());
       const memory = blockMemory(block, graph.stream, 1);
       for (const [index, stage] of block.stages.entries()) {

@@ -1,4 +1,4 @@
-import { close, closeSync, openSync, read, readSync, rmSync, statSync } from 'node:fs';
+import { closeSync, openSync, read, readSync, rmSync, statSync } from 'node:fs';
 import { promisify } from 'node:util';
 import { samplePlaces } from '../../formats/safetensors/fingerprint.js';
 import type { RemoteShard } from '../../formats/safetensors/stream.js';
@@ -13,8 +13,6 @@ export class Place {
   private fd: number | undefined;
   /** Bytes that count for it: of the whole file once it is being fetched, or of what is left of one. */
   held = 0;
-  /** Bytes of files that have gone, and whose room the disk has not got back yet. */
-  leaving = 0;
   /** Who needs the file to stay. */
   pins = 0;
   /** When it was last read, by a count. */
@@ -105,23 +103,11 @@ export class Place {
     this.fd = undefined;
   }
 
-  /**
-   * The file goes, and what is left of one. Settles when the disk has its room back: a thread gives that, for gigabytes take a quarter of
-   * a second.
-   */
-  drop(): Promise<void> {
-    const [fd, bytes] = [this.fd, this.held];
+  /** The file goes, and what is left of one. */
+  drop(): void {
+    this.close();
     for (const file of [this.path, `${this.path}.incomplete`]) rmSync(file, { force: true });
-    this.fd = undefined;
     this.held = 0;
-    if (fd === undefined) return Promise.resolve();
-    this.leaving += bytes;
-    return new Promise((resolve) =>
-      close(fd, () => {
-        this.leaving -= bytes;
-        resolve();
-      }),
-    );
   }
 }
 

@@ -55,7 +55,7 @@ export class Supply implements ShardStream {
     for (const place of this.places.values()) {
       place.takeUp();
       if (place.here) place.check(this.pieces);
-      if (this.held > this.mostBytes) this.drop(place);
+      if (this.held > this.mostBytes) place.drop();
     }
     this.moved.peak = this.held;
   }
@@ -97,7 +97,7 @@ export class Supply implements ShardStream {
     const stay = new Set([...this.schedule.around(block), ...this.schedule.around(block - 1)]);
     this.block = block;
     for (const place of this.places.values())
-      if (place.held > 0 && !stay.has(place.shard) && this.free(place)) this.drop(place);
+      if (place.held > 0 && !stay.has(place.shard) && this.free(place)) place.drop();
     this.wake();
     // A failure is that of whoever needs the shard.
     for (const shard of this.schedule.around(block)) if (!this.has(shard)) this.fetch(this.of(shard)).catch(() => {});
@@ -127,14 +127,6 @@ export class Supply implements ShardStream {
     return [...this.places.values()].reduce((sum, { held }) => sum + held, 0);
   }
 
-  private get leaving(): number {
-    return [...this.places.values()].reduce((sum, { leaving }) => sum + leaving, 0);
-  }
-
-  private drop(place: Place): void {
-    void place.drop().then(() => this.wake());
-  }
-
   private fetch(place: Place): Promise<void> {
     place.fetching ??= this.fetched(place).finally(() => {
       place.fetching = undefined;
@@ -147,7 +139,6 @@ export class Supply implements ShardStream {
     if (!(await this.room(place))) return;
     this.flying++;
     place.flying = true;
-    this.wake(); // those behind it
     try {
       let came = 0;
       await this.bring(place, (count) => {
@@ -162,7 +153,7 @@ export class Supply implements ShardStream {
       this.moved.bytes += place.file.size;
       this.hand(place, [...this.listeners]);
     } catch (cause) {
-      if (place.here) this.drop(place);
+      if (place.here) place.drop();
       throw writeError(place.path, cause);
     } finally {
       this.flying--;
@@ -177,17 +168,16 @@ export class Supply implements ShardStream {
       if (this.closed) throw new LpqError('LPQ_ABORTED', 'the run was interrupted');
       const wanted = place.pins > 0;
       if (!wanted && !this.schedule.around(this.block).includes(place.shard)) return false;
-      const mayBegin = this.flying < AT_ONCE && (wanted || !(this.somebodyWaits() || this.isAhead(place)));
+      const mayBegin = this.flying < AT_ONCE && (wanted || !this.somebodyWaits());
       const held = this.held - place.held + place.file.size;
-      const fits = held <= this.mostBytes;
-      if (mayBegin && fits && held + this.leaving <= this.mostBytes) return this.reserve(place);
-      const victim = mayBegin && !fits ? this.victim(place, wanted) : undefined;
+      if (mayBegin && held <= this.mostBytes) return this.reserve(place);
+      const victim = mayBegin ? this.victim(place, wanted) : undefined;
       if (victim) {
-        this.drop(victim);
+        victim.drop();
         continue;
       }
       // All that is here stays for one tensor of several shards, which is whole with this one: no wait would end.
-      const last = wanted && this.flying === 0 && this.handed === 0 && this.leaving === 0;
+      const last = wanted && this.flying === 0 && this.handed === 0;
       if (last && stuck) return this.reserve(place);
       stuck = last;
       await (last ? setImmediate() : new Promise<void>((resolve) => this.wakers.push(resolve)));
@@ -199,15 +189,9 @@ export class Supply implements ShardStream {
     return [...this.places.values()].some(({ pins, fetching, flying }) => pins > 0 && fetching && !flying);
   }
 
-  /** Whether a shard that is wanted before this one has no room yet. */
-  private isAhead(place: Place): boolean {
-    const order = this.schedule.around(this.block).map((shard) => this.of(shard));
-    return order.slice(0, order.indexOf(place)).some(({ fetching, flying, here }) => fetching && !flying && !here);
-  }
-
   private reserve(place: Place): true {
     place.held = place.file.size;
-    this.moved.peak = Math.max(this.moved.peak, this.held + this.leaving);
+    this.moved.peak = Math.max(this.moved.peak, this.held);
     return true;
   }
 

@@ -134,20 +134,7 @@ gpuTest('fmpq quantizes on the device: the same bytes twice, and the perplexity 
   const run = async (name: string, device: string, ...more: string[]) => {
     const output = path.join(dir, name);
     // Without GPTAQ's correction: a device compares the quantized model with the unquantized one on other batches than the CPU.
-    const flags = [
-      '--bits',
-      '4',
-      '--group-size',
-      '128',
-      '--method',
-      'fmpq',
-      '--gptaq',
-      '0',
-      '--samples',
-      '64',
-      '--seq-len',
-      '512',
-    ];
+    const flags = '--bits 4 --group-size 128 --method fmpq --gptaq 0 --samples 64 --seq-len 512'.split(' ');
     const ran = await lpq(['quantize', MODEL, '--output', output, ...flags, '--device', device, ...more]);
     assert.equal(ran.code, 0, ran.stderr);
     const read = await lpq(['eval', output, '--text', TEXT, '--ctx', '512', '--device', 'cpu', '--json']);

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { copyFileSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
-import { setTimeout } from 'node:timers/promises';
+import { setImmediate } from 'node:timers/promises';
 import { encodeHeader, type TensorEntry } from '../../../formats/safetensors/header.js';
 import { readHeads } from '../../../src/stream/heads.js';
 import { Place } from '../../../src/stream/places.js';
@@ -50,8 +50,7 @@ async function supply(t: Parameters<typeof scratch>[0], meanwhile = Promise.reso
   });
   made.begin(Array.from({ length: BLOCKS }, (_, block) => names(block)));
   const settled = async () => {
-    // Threads of the system give the room of files back.
-    for (let i = 0; i < 20; i++) await setTimeout(1);
+    for (let i = 0; i < 20; i++) await setImmediate();
     return readdirSync(folder).sort().join(' ').replaceAll('.safetensors', '');
   };
   return { supply: made, asked, settled, shards: heads };
